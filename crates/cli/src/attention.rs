@@ -193,7 +193,12 @@ fn chosen(what: &str, asked: &[Positions], count: usize) -> Result<Vec<usize>, F
     for one in asked {
         let lacking = |_| {
             Failure::Failed(
-                format!("{what} {one} is out of range: the model has {count}, numbered 0 to {}", count - 1).into(),
+                format!(
+                    "{what} {one} is out of range: the model has {count} {}, numbered 0 to {}",
+                    &what[2..],
+                    count - 1
+                )
+                .into(),
             )
         };
         all.extend(one.resolve(count).map_err(lacking)?);
@@ -231,6 +236,11 @@ impl HeadSummary {
     }
 }
 
+/// A score with two digits, or a dash if no query has a target, as without repeated tokens.
+pub(super) fn score_text(score: f32) -> String {
+    if score.is_nan() { "-".into() } else { format!("{score:.2}") }
+}
+
 /// The position with the highest mean attention: the first token, or a fixed offset before the query.
 fn mostly(pattern: &Array2<f32>) -> (String, f32) {
     let len = pattern.nrows();
@@ -255,11 +265,8 @@ fn print(out: &mut Stdout, found: &[HeadSummary], top: usize) -> CliResult {
     writeln!(out, "{:<8}previous  duplicate  induction  attends most to", "head")?;
     for one in &found {
         let (HeadScores { previous_token, duplicate_token, induction, .. }, (place, share)) = (one.scores, &one.mostly);
-        writeln!(
-            out,
-            "{:<8}{previous_token:>8.2}{duplicate_token:>11.2}{induction:>11.2}  {place} {share:.2}",
-            one.name
-        )?;
+        let [previous, duplicate, induction] = [previous_token, duplicate_token, induction].map(score_text);
+        writeln!(out, "{:<8}{previous:>8}{duplicate:>11}{induction:>11}  {place} {share:.2}", one.name)?;
     }
     if found.len() < all {
         writeln!(out, "... {} of {all} heads", found.len())?;

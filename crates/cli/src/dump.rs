@@ -148,9 +148,9 @@ impl From<LogitsArg> for Logits {
 }
 
 fn file_dtype(text: &str) -> Result<DType, String> {
-    match text.parse()? {
-        DType::F64 => Err("expected f32, f16 or bf16".to_string()),
-        dtype => Ok(dtype),
+    match text.parse() {
+        Ok(DType::F64) | Err(_) => Err("expected f32, f16 or bf16".to_string()),
+        Ok(dtype) => Ok(dtype),
     }
 }
 
@@ -470,7 +470,7 @@ fn print(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) ->
     if report.shared > 0 {
         let share = 100.0 * report.shared as f64 / report.tokens.max(1) as f64;
         let tokens = plural(report.shared, "token");
-        writeln!(out, "{tokens} ({share:.0} %) in shared prefixes, computed once")?;
+        writeln!(out, "{tokens} ({share:.0} %) were not computed again, because prompts of a batch begin alike")?;
     }
     if report.resumed > 0 {
         let were = if report.resumed == 1 { "was" } else { "were" };

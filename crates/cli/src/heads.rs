@@ -12,7 +12,7 @@ use serde_json::json;
 use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
 use super::given::{Given, row_of};
 use super::json_result::{ModelId, with_header};
-use super::out::{CsvArg, Finding, Names, OutFile, check_finite, prepare};
+use super::out::{CsvArg, Finding, Names, OutFile, check_finite, plural, prepare};
 use super::picture_args::PictureArgs;
 use super::prompt_files::PromptFiles;
 use super::terminal::Stdout;
@@ -87,10 +87,10 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
     }
     let model = load("heads", &args.model, &args.dtype, args.process)?;
     let (rows, texts) = match Given::read(&args.files, args.tokens.as_ref(), &args.prompt)? {
-        None => (repeated(&model, args.seed), "random repeated tokens".to_string()),
+        None => (repeated(&model, args.seed), "random tokens, repeated once".to_string()),
         Some(given) => {
             let rows = given.rows(|prompt| row_of(prompt, |text| model.prompt_row(text, None)))?.rows;
-            let count = format!("n = {}", rows.len());
+            let count = plural(rows.len(), "prompt");
             (rows, count)
         }
     };
@@ -100,7 +100,10 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
         MeasureArg::Mul => detected(&model, &input, HeadError::Mul, args)?,
         MeasureArg::Abs => detected(&model, &input, HeadError::Abs, args)?,
     };
-    check_finite(&all)?;
+    // Scores of a pattern that has no target in the prompts are not defined.
+    if all.values().iter().any(|score| score.is_infinite()) {
+        check_finite(&all)?;
+    }
     Finding {
         json: || Ok(with_header(Some(&ModelId::of(&args.model.model, &model)?), json!({"scores": all}))),
         csv: || all.csv(args.csv.labels()),
@@ -116,10 +119,18 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
         text: |to: &mut Stdout| {
             for (place, name) in all.axes()[0].labels.iter().enumerate() {
                 let own = all.at("pattern", place as isize)?;
+                if own.values().iter().all(|score| score.is_nan()) {
+                    writeln!(to, "{name:<16}not defined: no position of the prompts has a target")?;
+                    continue;
+                }
                 let best: Vec<String> = (own.largest(args.top).iter())
                     .map(|(at, score)| format!("L{}H{} {score:.2}", at[0], at[1]))
                     .collect();
                 writeln!(to, "{name:<16}{}", best.join("   "))?;
+            }
+            let heads = all.values().shape()[1] * all.values().shape()[2];
+            if args.top < heads {
+                writeln!(to, "{} of {heads} heads on {texts}; --top N shows more", args.top)?;
             }
             Ok(())
         },

@@ -164,13 +164,15 @@ fn report<M: DumpModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &Le
             Ok(with_header(Some(&ModelId::of(&args.model.model, model)?), body))
         },
         csv: || {
-            let mut table = CsvTable::new(["stage", "pos", "place", "token", "probability"], args.csv.labels());
+            let mut table =
+                CsvTable::new(["stage", "pos", "place", "token", "probability", "answer_rank"], args.csv.labels());
             for (stage, pos) in places() {
                 for (place, (id, p)) in top[stage][0][pos].iter().enumerate() {
                     table.labels([reading.labels[stage].as_str(), &labels[pos]]);
                     table.values([place.to_string()]);
                     table.labels([text(*id).as_str()]);
-                    table.values([p.to_string()]);
+                    let rank = rank.as_ref().map_or(String::new(), |rank| rank[[stage, 0, pos]].to_string());
+                    table.values([p.to_string(), rank]);
                     table.end_row();
                 }
             }
@@ -190,7 +192,15 @@ fn report<M: DumpModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &Le
         },
         text: |to: &mut Stdout| {
             let last = range.len() - 1;
-            writeln!(to, "after {:?}:", text(tokens[range.end - 1]))?;
+            if range.len() > 1 && args.positions != Positions::All {
+                writeln!(to, "the last of {} positions (--out and --json have all)", range.len())?;
+            }
+            let of = if rank.is_some() {
+                format!(" (rank 0 of {d_vocab} tokens is the most likely)")
+            } else {
+                String::new()
+            };
+            writeln!(to, "after {:?}{of}:", text(tokens[range.end - 1]))?;
             for (stage, label) in reading.labels.iter().enumerate() {
                 let said: Vec<String> =
                     top[stage][0][last].iter().map(|(id, p)| format!("{:?} {:.1} %", text(*id), p * 100.0)).collect();

@@ -15,7 +15,7 @@ use hooklens_model::tokens::Tokens;
 ///
 /// A score is the sum of `pattern[query, key]` over a query's matching keys, averaged over the queries that have any.
 /// Only keys before the query count, even if the query's token repeats the previous one. BOS tokens count like any
-/// other token, and padding is ignored. A score is 0 if no query has matching keys.
+/// other token, and padding is ignored. A score is NaN if no query has matching keys.
 ///
 /// `hooklens dump`, `hooklens attention` and `hooklens heads` print these scores. `HookedTransformer::detect_heads`
 /// implements TransformerLens's `detect_head`, which averages over *all* queries, including those without matching
@@ -135,9 +135,9 @@ impl HeadSums {
         Ok(())
     }
 
-    /// The mean scores over all batches.
+    /// The mean scores over all batches; NaN where no query has a target.
     pub fn means(&self) -> Vec<HeadScores> {
-        let mean = |sum: f32, count: usize| if count == 0 { 0.0 } else { sum / count as f32 };
+        let mean = |sum: f32, count: usize| if count == 0 { f32::NAN } else { sum / count as f32 };
         let of = |sums: &HeadScores| HeadScores {
             previous_token: mean(sums.previous_token, self.counts[0]),
             duplicate_token: mean(sums.duplicate_token, self.counts[1]),

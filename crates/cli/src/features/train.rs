@@ -323,6 +323,13 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     let every = args.checkpoint_every.unwrap_or(if place.resume { args.tokens / 10 } else { usize::MAX });
     // Short training runs log every step.
     let steps = args.tokens / args.batch_size.max(1);
+    if steps < FEW {
+        note(format!(
+            "{} of {} tokens are few; a smaller --batch-size or more --tokens give more",
+            plural(steps, "step"),
+            args.batch_size
+        ));
+    }
     let log_every = (steps / LOGGED).clamp(1, 10);
     let run = TrainingRun::new(trainings)
         .log_every(log_every)
@@ -410,6 +417,9 @@ fn is_finished(folder: &Path) -> bool {
 
 /// A folder with a dictionary contains at least one of these files.
 const DICTIONARY: [&str; 3] = ["cfg.json", "config.yaml", "sae_weights.safetensors"];
+
+/// Number of steps below which training hardly begins.
+const FEW: usize = 50;
 
 /// File that records how a dictionary was trained.
 const TOLD: &str = "training.json";

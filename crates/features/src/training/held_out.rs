@@ -44,7 +44,7 @@ impl fmt::Display for HeldOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (explained, l0, dead) = (defined(self.explained_variance, 4), self.l0, 100.0 * self.dead);
         let (tokens, which) =
-            (grouped(self.tokens), if self.unseen { "further tokens" } else { "tokens of the prompts" });
+            (grouped(self.tokens), if self.unseen { "further tokens" } else { "tokens seen in training" });
         write!(f, "explained variance {explained}, L0 {l0:.2}, dead {dead:.1} % (as saved, on {tokens} {which})")
     }
 }

@@ -493,7 +493,16 @@ fn folder(name: &str, weights: bool) -> Result<PathBuf, LoadError> {
         if path.join("config.json").is_file() {
             return Ok(path.to_path_buf());
         }
-        return Err(load_errors::not_found(name, "the folder has no config.json"));
+        let is_dump = path.join("manifest.json").is_file();
+        let what = if is_dump {
+            "the folder is a dump of activations, which manifest.json describes"
+        } else {
+            "the folder has no config.json"
+        };
+        return Err(load_errors::not_found(name, what));
+    }
+    if name == "gpt2-small" {
+        return Err(load_errors::not_found(name, "TransformerLens's `gpt2-small` is `gpt2` on the hub"));
     }
     // Without a network, trying the hub would only hide the mistake.
     if embedded::embedded_models().any(|embedded| embedded == name) {
