@@ -1,6 +1,6 @@
 //! Expands file name patterns and opens files.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use crate::error::DumpError;
@@ -49,6 +49,27 @@ fn fitting_objects(name: &Path) -> Result<Vec<PathBuf>, DumpError> {
 
 fn none(message: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, message)
+}
+
+/// Opens a regular file or an object for reading from a byte on.
+pub(super) fn open_at(path: &Path, start: u64) -> io::Result<Box<dyn Read>> {
+    if let Some(object) = Object::at(path)? {
+        let mut reader = object.open()?;
+        reader.seek(SeekFrom::Start(start))?;
+        return Ok(Box::new(reader));
+    }
+    let mut file = regular::open(path)?;
+    file.seek(SeekFrom::Start(start))?;
+    Ok(Box::new(file))
+}
+
+/// Length of a regular file or an object; `None` for a stream, whose length is not known.
+pub(super) fn length(path: &Path) -> io::Result<Option<u64>> {
+    if let Some(object) = Object::at(path)? {
+        return Ok(Some(object.ranges()?.size()));
+    }
+    let file = std::fs::metadata(path)?;
+    Ok(file.is_file().then_some(file.len()))
 }
 
 /// Opens a file or object for reading from the start.

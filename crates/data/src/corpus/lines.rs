@@ -1,13 +1,14 @@
 //! Prompts in lines of text or JSON.
 
 use std::io::{BufRead, BufReader, Read};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::watch::{Watch, Watched};
 use super::{Place, PlacedPrompts, Prompt, files, unpacked, value};
 use crate::error::DumpError;
-use hooklens_model::error::place_of_line;
+use hooklens_model::error::place_of_line_after;
 
 /// Maximum line length in bytes, after decompression. Bounds memory on input without newlines.
 const LONGEST: u64 = 1 << 24;
@@ -24,7 +25,26 @@ pub(super) fn open(path: &Path, field: Option<&str>, watch: Option<Watch>) -> Re
         false => (files::open(path).map_err(failed)?, field.is_some() || is_json(path)),
     };
     let reader = unpacked::open(BufReader::with_capacity(1 << 16, Watched { reader, watch })).map_err(failed)?;
-    Ok(Box::new(Lines { reader, path: path.into(), json, field: field.map(str::to_string), number: 0, ended: false }))
+    Ok(Box::new(Lines::new(reader, path, field, json)))
+}
+
+/// Opens the lines of an uncompressed file that follow a newline in a range of bytes. A range that starts at 0 also has
+/// the first line. Consecutive ranges thus have every line once, although lines do not end where ranges do.
+pub(super) fn open_range(
+    path: &Path,
+    range: Range<u64>,
+    field: Option<&str>,
+    watch: Option<Watch>,
+) -> Result<PlacedPrompts, DumpError> {
+    let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
+    let reader = Watched { reader: files::open_at(path, range.start).map_err(failed)?, watch };
+    let reader = Box::new(BufReader::with_capacity(1 << 16, reader));
+    let mut lines = Lines { start: range.start, ..Lines::new(reader, path, field, field.is_some() || is_json(path)) };
+    lines.left = Some(range.end - range.start);
+    if range.start > 0 {
+        lines.skip_to_newline()?;
+    }
+    Ok(Box::new(lines))
 }
 
 /// Whether the file name indicates JSON lines, compressed or not.
@@ -40,27 +60,79 @@ struct Lines {
     path: Arc<Path>,
     json: bool,
     field: Option<String>,
+    /// Byte of the file at which the reader started.
+    start: u64,
+    /// Number of bytes left of the range; a line that starts behind it is not read.
+    left: Option<u64>,
     number: usize,
     ended: bool,
 }
 
 impl Lines {
+    fn new(reader: Box<dyn BufRead>, path: &Path, field: Option<&str>, json: bool) -> Self {
+        let field = field.map(str::to_string);
+        Self { reader, path: path.into(), json, field, start: 0, left: None, number: 0, ended: false }
+    }
+
+    fn failed(&self, source: std::io::Error) -> DumpError {
+        DumpError::File { path: self.path.to_path_buf(), source }
+    }
+
+    /// Skips the rest of a line that started before the range. Without a newline, the range has no lines.
+    fn skip_to_newline(&mut self) -> Result<(), DumpError> {
+        let mut left = self.left.unwrap_or(u64::MAX);
+        while left > 0 {
+            let bytes =
+                self.reader.fill_buf().map_err(|e| DumpError::File { path: self.path.to_path_buf(), source: e })?;
+            let bytes = &bytes[..bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
+            let Some(newline) = bytes.iter().position(|byte| *byte == b'\n') else {
+                let len = bytes.len();
+                left -= len as u64;
+                self.reader.consume(len);
+                if len == 0 {
+                    break;
+                }
+                continue;
+            };
+            self.reader.consume(newline + 1);
+            self.left = Some(left - newline as u64 - 1);
+            self.number = 1;
+            return Ok(());
+        }
+        self.ended = true;
+        Ok(())
+    }
+
+    /// Counts bytes that were read; whether the next line belongs to the range.
+    fn passed(&mut self, bytes: usize) {
+        if let Some(left) = &mut self.left {
+            match left.checked_sub(bytes as u64) {
+                Some(rest) => *left = rest,
+                None => (*left, self.ended) = (0, true),
+            }
+        }
+    }
+
     /// Reads the next line that is not empty.
     fn line(&mut self) -> Result<Option<String>, DumpError> {
         let mut line = Vec::new();
         loop {
             line.clear();
             self.skip_ends()?;
+            if self.ended {
+                return Ok(None);
+            }
             let read = (&mut self.reader).take(LONGEST + 1).read_until(b'\n', &mut line);
-            let read = read.map_err(|source| DumpError::File { path: self.path.to_path_buf(), source })?;
+            let read = read.map_err(|source| self.failed(source))?;
             if read == 0 {
                 return Ok(None);
             }
             self.number += 1;
+            self.passed(read);
             if read as u64 > LONGEST {
                 return Err(self.bad("the line is longer than 16 MiB", None));
             }
-            if self.number == 1 && line.starts_with(MARK) {
+            if self.start == 0 && self.number == 1 && line.starts_with(MARK) {
                 line.drain(..MARK.len());
             }
             let text = str::from_utf8(&line).map_err(|_| self.bad("the line is not UTF-8", None))?;
@@ -75,20 +147,22 @@ impl Lines {
     /// Skips many empty lines at once.
     fn skip_ends(&mut self) -> Result<(), DumpError> {
         loop {
-            let failed = |source| DumpError::File { path: self.path.to_path_buf(), source };
-            let bytes = self.reader.fill_buf().map_err(failed)?;
+            let path = &self.path;
+            let bytes =
+                self.reader.fill_buf().map_err(|source| DumpError::File { path: path.to_path_buf(), source })?;
             let ends = bytes.iter().position(|byte| *byte != b'\n').unwrap_or(bytes.len());
-            if ends == 0 {
+            if ends == 0 || self.ended {
                 return Ok(());
             }
             self.reader.consume(ends);
             self.number += ends;
+            self.passed(ends);
         }
     }
 
     /// Position of the last line read.
     fn place(&self) -> Place {
-        place_of_line(&self.path, self.number)
+        place_of_line_after(&self.path, self.start, self.number)
     }
 
     fn bad(&self, reason: &str, source: Option<serde_json::Error>) -> DumpError {
@@ -115,7 +189,7 @@ impl Iterator for Lines {
         }
         let next = self.prompt();
         // After an error, the reader's state is undefined.
-        self.ended = !matches!(next, Ok(Some(_)));
+        self.ended |= !matches!(next, Ok(Some(_)));
         Some(next.transpose()?.map(|prompt| (prompt, self.place())))
     }
 }

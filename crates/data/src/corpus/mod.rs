@@ -2,6 +2,7 @@
 
 mod files;
 mod lines;
+mod pieces;
 mod sample;
 #[cfg(feature = "arrow")]
 mod table;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use crate::error::DumpError;
 
 pub use hooklens_model::error::Place;
+pub use pieces::Pieces;
 pub use watch::Watch;
 
 /// A prompt: text, or token ids.
@@ -185,18 +187,23 @@ pub fn files_of(corpus: &Corpus) -> Result<Vec<PathBuf>, DumpError> {
     files::expand(&corpus.names)
 }
 
+/// Whether the file name is that of a table.
+fn is_table(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    ["parquet", "arrow", "feather"].iter().any(|table| ending.eq_ignore_ascii_case(table))
+}
+
 /// Opens the prompts of one file.
 fn open(path: &Path, field: Option<&str>, watch: Option<Watch>) -> Result<PlacedPrompts, DumpError> {
-    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
-    match &*ending {
+    match is_table(path) {
         #[cfg(feature = "arrow")]
-        "parquet" | "arrow" | "feather" => table::open(path, field),
+        true => table::open(path, field),
         #[cfg(not(feature = "arrow"))]
-        "parquet" | "arrow" | "feather" => {
+        true => {
             let source = std::io::Error::other("this build cannot read tables; build with --features arrow");
             Err(DumpError::File { path: path.to_path_buf(), source })
         }
-        _ => lines::open(path, field, watch),
+        false => lines::open(path, field, watch),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::error::DumpError;
 use hooklens_io::caught::caught;
 use hooklens_io::object_stores::Object;
 use hooklens_io::regular;
-use hooklens_model::error::place_of_row;
+use hooklens_model::error::{place_of_row, place_of_row_in};
 
 /// Number of rows read together.
 const TOGETHER: usize = 1024;
@@ -34,7 +34,12 @@ type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
 
 /// Opens the prompts in a column. A corrupt file may make the table reader panic, which is converted to an error.
 pub(super) fn open(path: &Path, field: Option<&str>) -> Result<PlacedPrompts, DumpError> {
-    caught(|| opened(path, field)).unwrap_or_else(|_| Err(damaged(path)))
+    caught(|| opened(path, field, None)).unwrap_or_else(|_| Err(damaged(path)))
+}
+
+/// Opens the prompts in a column of one row group or record batch.
+pub(super) fn open_group(path: &Path, group: usize, field: Option<&str>) -> Result<PlacedPrompts, DumpError> {
+    caught(|| opened(path, field, Some(group))).unwrap_or_else(|_| Err(damaged(path)))
 }
 
 fn damaged(path: &Path) -> DumpError {
@@ -42,24 +47,61 @@ fn damaged(path: &Path) -> DumpError {
     DumpError::File { path: path.to_path_buf(), source }
 }
 
-fn opened(path: &Path, field: Option<&str>) -> Result<PlacedPrompts, DumpError> {
+fn opened(path: &Path, field: Option<&str>, group: Option<usize>) -> Result<PlacedPrompts, DumpError> {
     let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
     match Object::at(path).map_err(failed)? {
         #[cfg(feature = "object-stores")]
         Some(object) => {
             let reader = object.open().map_err(failed)?;
-            opened_from(reader.clone(), path, field, Box::new(move || reader.fault()))
+            opened_from(reader.clone(), path, field, group, Box::new(move || reader.fault()))
         }
         #[cfg(not(feature = "object-stores"))]
         Some(object) => match object {},
-        None => opened_from(regular::open(path).map_err(failed)?, path, field, Box::new(|| None)),
+        None => opened_from(regular::open(path).map_err(failed)?, path, field, group, Box::new(|| None)),
     }
+}
+
+/// Number of row groups of a Parquet file, or record batches of an Arrow file; `None` for a file that can only be read
+/// from the start.
+pub(super) fn groups(path: &Path) -> Result<Option<usize>, DumpError> {
+    let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
+    let counted = || match Object::at(path).map_err(failed)? {
+        #[cfg(feature = "object-stores")]
+        Some(object) => groups_in(object.open().map_err(failed)?, path),
+        #[cfg(not(feature = "object-stores"))]
+        Some(object) => match object {},
+        None => {
+            // A stream has no groups.
+            if !std::fs::metadata(path).map_err(failed)?.is_file() {
+                return Ok(None);
+            }
+            groups_in(regular::open(path).map_err(failed)?, path)
+        }
+    };
+    caught(counted).unwrap_or_else(|_| Err(damaged(path)))
+}
+
+fn groups_in<F: Read + Seek + ChunkReader + 'static>(mut file: F, path: &Path) -> Result<Option<usize>, DumpError> {
+    let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
+    let mut start = [0; 6];
+    let begun = file.read(&mut start).map_err(failed)?;
+    file.rewind().map_err(failed)?;
+    let other = |error: ArrowError| failed(std::io::Error::other(error));
+    Ok(match &start[..begun] {
+        [b'P', b'A', b'R', b'1', ..] => {
+            let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| other(error.into()))?;
+            Some(builder.metadata().num_row_groups())
+        }
+        b"ARROW1" => Some(FileReader::try_new(BufReader::new(file), None).map_err(other)?.num_batches()),
+        _ => None,
+    })
 }
 
 fn opened_from<F: Read + Seek + ChunkReader + 'static>(
     mut file: F,
     path: &Path,
     field: Option<&str>,
+    group: Option<usize>,
     fault: Cause,
 ) -> Result<PlacedPrompts, DumpError> {
     let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
@@ -73,13 +115,20 @@ fn opened_from<F: Read + Seek + ChunkReader + 'static>(
             let column = column(builder.schema(), field).map_err(|reason| failed(std::io::Error::other(reason)))?;
             let root = builder.schema().index_of(&column[0]).map_err(other)?;
             let mask = ProjectionMask::roots(builder.parquet_schema(), [root]);
-            let reader = builder.with_projection(mask).with_batch_size(TOGETHER).build();
+            let builder = builder.with_projection(mask).with_batch_size(TOGETHER);
+            let reader = group.into_iter().fold(builder, |builder, group| builder.with_row_groups(vec![group])).build();
             (Box::new(reader.map_err(|error| other(error.into()))?), column)
         }
         b"ARROW1" => {
-            let reader = FileReader::try_new(BufReader::new(file), None).map_err(other)?;
+            let mut reader = FileReader::try_new(BufReader::new(file), None).map_err(other)?;
             let column = column(&reader.schema(), field).map_err(|reason| failed(std::io::Error::other(reason)))?;
-            (Box::new(reader), column)
+            match group {
+                None => (Box::new(reader), column),
+                Some(group) => {
+                    reader.set_index(group).map_err(other)?;
+                    (Box::new(reader.take(1)), column)
+                }
+            }
         }
         // The streaming format, as written by `datasets`.
         _ => {
@@ -88,7 +137,7 @@ fn opened_from<F: Read + Seek + ChunkReader + 'static>(
             (Box::new(reader), column)
         }
     };
-    let rows = Rows { batches, column, path: path.into(), batch: None, number: 0, ended: false, fault };
+    let rows = Rows { batches, column, path: path.into(), batch: None, number: 0, group, ended: false, fault };
     Ok(Box::new(rows))
 }
 
@@ -120,6 +169,8 @@ struct Rows {
     batch: Option<(Vec<ArrayRef>, usize)>,
     /// Row number, counted from one.
     number: usize,
+    /// The row group or record batch, if only one is read.
+    group: Option<usize>,
     ended: bool,
     fault: Cause,
 }
@@ -127,7 +178,10 @@ struct Rows {
 impl Rows {
     /// Position of the last row read.
     fn place(&self) -> Place {
-        place_of_row(&self.path, self.number)
+        match self.group {
+            None => place_of_row(&self.path, self.number),
+            Some(group) => place_of_row_in(&self.path, group + 1, self.number),
+        }
     }
 
     fn bad(&self, reason: String) -> DumpError {

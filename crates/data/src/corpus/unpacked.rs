@@ -13,6 +13,12 @@ fn is_skipped(magic: u32) -> bool {
     magic & 0xffff_fff0 == 0x184d_2a50
 }
 
+/// Whether the first bytes of a file indicate compression.
+pub(super) fn is_packed(start: &[u8]) -> bool {
+    let magic = start.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    start.starts_with(&GZIP) || magic.is_some_and(|magic| magic == ZSTANDARD || is_skipped(magic))
+}
+
 /// Wraps a reader with a decompressor if its first bytes indicate compression.
 pub(super) fn open(mut reader: impl BufRead + 'static) -> io::Result<Box<dyn BufRead>> {
     let start = reader.fill_buf()?;

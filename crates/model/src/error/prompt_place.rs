@@ -1,6 +1,8 @@
 //! Position of a prompt in a corpus.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,28 +23,69 @@ use std::sync::Arc;
 pub struct Place {
     /// Path of the file; `-` is standard input.
     pub file: Arc<Path>,
-    /// Line number (after decompression) or row number, counted from one.
+    /// Line number (after decompression) or row number, counted from one; in a part of a file, from the part's start.
     pub number: usize,
-    /// Whether the file is a table, in which rows rather than lines are counted.
-    of_table: bool,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Line,
+    /// A line of a part of a file that starts at this byte.
+    LineAfter(u64),
+    Row,
+    /// A row of this part of a table, counted from one.
+    RowOf(usize),
 }
 
 /// Position of a line of a file, counted from one.
 pub fn place_of_line(file: &Arc<Path>, number: usize) -> Place {
-    Place { file: file.clone(), number, of_table: false }
+    Place { file: file.clone(), number, kind: Kind::Line }
+}
+
+/// Position of a line of a file, counted from one from the byte `start` on. The lines before are counted only if the
+/// position is printed.
+pub fn place_of_line_after(file: &Arc<Path>, start: u64, number: usize) -> Place {
+    Place { file: file.clone(), number, kind: if start == 0 { Kind::Line } else { Kind::LineAfter(start) } }
 }
 
 /// Position of a row of a table, counted from one.
 pub fn place_of_row(file: &Arc<Path>, number: usize) -> Place {
-    Place { file: file.clone(), number, of_table: true }
+    Place { file: file.clone(), number, kind: Kind::Row }
+}
+
+/// Position of a row of a part of a table, both counted from one.
+pub fn place_of_row_in(file: &Arc<Path>, part: usize, number: usize) -> Place {
+    Place { file: file.clone(), number, kind: Kind::RowOf(part) }
+}
+
+/// The number of lines that end in the first `bytes` bytes of a file.
+fn lines_before(file: &Path, bytes: u64) -> io::Result<usize> {
+    let mut start = BufReader::with_capacity(1 << 18, File::open(file)?.take(bytes));
+    let mut count = 0;
+    loop {
+        let read = start.fill_buf()?;
+        if read.is_empty() {
+            return Ok(count);
+        }
+        count += read.iter().filter(|byte| **byte == b'\n').count();
+        let len = read.len();
+        start.consume(len);
+    }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&*self.file == Path::new("-"), self.of_table) {
-            (true, _) => write!(f, "standard input:{}", self.number),
-            (false, false) => write!(f, "{}:{}", self.file.display(), self.number),
-            (false, true) => write!(f, "{}, row {}", self.file.display(), self.number),
+        let (file, number) = (self.file.display(), self.number);
+        match self.kind {
+            _ if &*self.file == Path::new("-") => write!(f, "standard input:{number}"),
+            Kind::Line => write!(f, "{file}:{number}"),
+            Kind::LineAfter(start) => match lines_before(&self.file, start) {
+                Ok(before) => write!(f, "{file}:{}", before + number),
+                Err(_) => write!(f, "{file}, line {number} after byte {start}"),
+            },
+            Kind::Row => write!(f, "{file}, row {number}"),
+            Kind::RowOf(part) => write!(f, "{file}, row {number} of part {part}"),
         }
     }
 }

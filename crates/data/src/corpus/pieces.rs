@@ -1,0 +1,218 @@
+//! Parts of a corpus that can be read on their own.
+//!
+//! They are found without reading the corpus, and do not depend on how many tasks share it: ranges of bytes of a file
+//! of lines, row groups of a Parquet file, record batches of an Arrow file. Files that can only be read from the start
+//! (compressed files and streams) are one piece each.
+
+use std::io::{Error, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::watch::Watch;
+use super::{Corpus, PlacedPrompts, files, files_of, lines, unpacked};
+use crate::error::DumpError;
+
+/// Number of bytes of a piece of a file of lines: large enough that opening it takes no time, and small enough that a
+/// corpus has more pieces than there are tasks.
+const PIECE: u64 = 32 << 10;
+
+/// The pieces of a corpus, in the order of its prompts.
+#[derive(Debug, Clone)]
+pub struct Pieces {
+    files: Vec<FilePieces>,
+    field: Option<String>,
+    watch: Option<Watch>,
+    size: u64,
+}
+
+/// The pieces of a file.
+#[derive(Debug, Clone)]
+struct FilePieces {
+    path: Arc<Path>,
+    /// Length of the file in bytes; `None` for a stream.
+    bytes: Option<u64>,
+    /// Number of its first piece.
+    first: usize,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// One piece.
+    Whole,
+    /// Ranges of bytes.
+    Ranges,
+    /// This many row groups or record batches.
+    #[cfg(feature = "arrow")]
+    Groups(usize),
+}
+
+impl Corpus {
+    /// Finds the pieces of the corpus. [`Corpus::skip`], [`Corpus::limit`] and [`Corpus::sample`] do not apply to them.
+    ///
+    /// # Errors
+    /// [`DumpError::File`] if a file cannot be opened or a pattern matches no file.
+    pub fn pieces(&self) -> Result<Pieces, DumpError> {
+        self.pieces_of(PIECE)
+    }
+
+    /// Like [`Corpus::pieces`], with ranges of `size` bytes.
+    pub fn pieces_of(&self, size: u64) -> Result<Pieces, DumpError> {
+        let found = |path: &PathBuf| FilePieces::of(path);
+        let mut files: Vec<FilePieces> = files_of(self)?.par_iter().map(found).collect::<Result<_, _>>()?;
+        let size = size.max(1);
+        let mut first = 0;
+        for file in &mut files {
+            file.first = first;
+            first += file.count(size);
+        }
+        Ok(Pieces { files, field: self.field.clone(), watch: self.watch.clone(), size })
+    }
+}
+
+impl FilePieces {
+    fn of(path: &Path) -> Result<Self, DumpError> {
+        let failed = |source: Error| DumpError::File { path: path.to_path_buf(), source };
+        let own = |bytes, kind| Self { path: path.into(), bytes, first: 0, kind };
+        if path == Path::new("-") {
+            return Ok(own(None, Kind::Whole));
+        }
+        let bytes = files::length(path).map_err(failed)?;
+        #[cfg(feature = "arrow")]
+        if super::is_table(path) {
+            let groups = super::table::groups(path)?;
+            return Ok(own(bytes, groups.map_or(Kind::Whole, Kind::Groups)));
+        }
+        if bytes.is_none() || super::is_table(path) {
+            return Ok(own(bytes, Kind::Whole));
+        }
+        let mut start = Vec::new();
+        files::open(path).map_err(failed)?.take(4).read_to_end(&mut start).map_err(failed)?;
+        Ok(own(bytes, if unpacked::is_packed(&start) { Kind::Whole } else { Kind::Ranges }))
+    }
+
+    fn count(&self, size: u64) -> usize {
+        match self.kind {
+            Kind::Whole => 1,
+            Kind::Ranges => self.bytes.unwrap_or(0).div_ceil(size) as usize,
+            #[cfg(feature = "arrow")]
+            Kind::Groups(count) => count,
+        }
+    }
+}
+
+impl Pieces {
+    /// Number of pieces.
+    pub fn count(&self) -> usize {
+        self.files.last().map_or(0, |file| file.first + file.count(self.size))
+    }
+
+    /// The files, each with its length in bytes; `None` for a stream.
+    pub fn files(&self) -> impl Iterator<Item = (&Path, Option<u64>)> {
+        self.files.iter().map(|file| (&*file.path, file.bytes))
+    }
+
+    /// The first stream, which can be read only once and from the start, if there is one.
+    pub fn stream(&self) -> Option<&Path> {
+        self.files.iter().find(|file| file.bytes.is_none()).map(|file| &*file.path)
+    }
+
+    /// Describes a piece: its file, and where it lies in the file.
+    pub fn name(&self, piece: usize) -> String {
+        let Some(file) = self.file(piece) else { return format!("piece {piece}") };
+        let path = file.path.display();
+        match file.kind {
+            Kind::Whole => path.to_string(),
+            Kind::Ranges => {
+                let range = self.range(file, piece);
+                format!("{path}, bytes {} to {}", range.start, range.end)
+            }
+            #[cfg(feature = "arrow")]
+            Kind::Groups(_) => format!("{path}, part {}", piece - file.first + 1),
+        }
+    }
+
+    /// Opens the prompts of a piece. Every prompt of the corpus is in exactly one piece.
+    ///
+    /// # Errors
+    /// Same as [`Corpus::prompts`].
+    pub fn open(&self, piece: usize) -> Result<PlacedPrompts, DumpError> {
+        let Some(file) = self.file(piece) else { return Ok(Box::new(std::iter::empty())) };
+        let (field, watch) = (self.field.as_deref(), self.watch.clone());
+        match file.kind {
+            Kind::Whole => super::open(&file.path, field, watch),
+            Kind::Ranges => lines::open_range(&file.path, self.range(file, piece), field, watch),
+            #[cfg(feature = "arrow")]
+            Kind::Groups(_) => super::table::open_group(&file.path, piece - file.first, field),
+        }
+    }
+
+    /// The file that a piece belongs to.
+    fn file(&self, piece: usize) -> Option<&FilePieces> {
+        let after = self.files.partition_point(|file| file.first <= piece);
+        // Empty files have no pieces.
+        let file = self.files[..after].iter().rfind(|file| file.count(self.size) > 0)?;
+        (piece < file.first + file.count(self.size)).then_some(file)
+    }
+
+    fn range(&self, file: &FilePieces, piece: usize) -> Range<u64> {
+        let start = (piece - file.first) as u64 * self.size;
+        start..(start + self.size).min(file.bytes.unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::super::Prompt;
+    use super::*;
+
+    fn prompts(placed: PlacedPrompts) -> Vec<(Prompt, String)> {
+        placed.map(|placed| placed.map(|(prompt, place)| (prompt, place.to_string())).unwrap()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_have_every_prompt_once(
+            lines in proptest::collection::vec("[aä€\\r \\n]{0,9}", 0..40),
+            size in 1u64..40,
+            ends in any::<bool>(),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("corpus.txt");
+            let text = lines.join("\n") + if ends { "\n" } else { "" };
+            std::fs::write(&path, &text).unwrap();
+            let other = folder.path().join("other.txt");
+            std::fs::write(&other, "x\ny").unwrap();
+            let empty = folder.path().join("empty.txt");
+            std::fs::write(&empty, "").unwrap();
+            let corpus = Corpus::new([&path, &empty, &other]);
+            let pieces = corpus.pieces_of(size).unwrap();
+            let apart: Vec<_> = (0..pieces.count()).flat_map(|piece| prompts(pieces.open(piece).unwrap())).collect();
+            prop_assert_eq!(apart, prompts(corpus.placed().unwrap()));
+        }
+    }
+
+    #[test]
+    fn compressed_files_and_json_lines_have_pieces() {
+        let folder = tempfile::tempdir().unwrap();
+        let text: String = (0..100).map(|n| format!("{{\"text\": \"prompt\\n{n}\"}}\n")).collect();
+        let [plain, packed] = ["a.jsonl", "b.jsonl.gz"].map(|name| folder.path().join(name));
+        std::fs::write(&plain, &text).unwrap();
+        let mut packer = flate2::write::GzEncoder::new(std::fs::File::create(&packed).unwrap(), Default::default());
+        packer.write_all(text.as_bytes()).unwrap();
+        packer.finish().unwrap();
+        let corpus = Corpus::new([&packed, &plain]);
+        let pieces = corpus.pieces_of(64).unwrap();
+        assert_eq!(pieces.count(), 1 + text.len().div_ceil(64));
+        let apart: Vec<_> = (0..pieces.count()).flat_map(|piece| prompts(pieces.open(piece).unwrap())).collect();
+        assert_eq!((apart.len(), apart), (200, prompts(corpus.placed().unwrap())));
+        assert!(pieces.name(0).ends_with("b.jsonl.gz") && pieces.name(2).ends_with("a.jsonl, bytes 64 to 128"));
+    }
+}
