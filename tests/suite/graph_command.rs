@@ -37,11 +37,18 @@ fn a_graph_is_told_checked_written_and_viewed() {
     let (code, out, message) =
         of_ioi(&["--answer", "Mary", "--wrong", "John", "--group", "0.7", "--check", "--out", &file]);
     assert_eq!(code, 0, "{message}");
-    for words in
-        ["15 tokens", "rows sum to their values", "checked: 5 features", "why \"Mary", "strongest paths", "groups"]
-    {
+    for words in [
+        "15 tokens",
+        "rows sum to their values",
+        "checked: 5 features",
+        "direct effects on \"Mary minus John\", in logits: +",
+        "latents by total influence",
+        "strongest paths",
+        "groups",
+    ] {
         assert!(out.contains(words), "no {words:?} in {out}");
     }
+    let told = out;
     let written = json(&fs::read_to_string(&file).unwrap());
     assert_eq!(written["metadata"]["slug"], "graph");
     assert!(!written["qParams"]["supernodes"].as_array().unwrap().is_empty());
@@ -50,7 +57,11 @@ fn a_graph_is_told_checked_written_and_viewed() {
     let (code, out, message) = graph(&["view", &file]);
     assert_eq!(code, 0, "{message}");
     let nodes = written["nodes"].as_array().unwrap().len();
-    assert!(out.contains(&format!("{nodes} nodes")) && out.contains("groups"), "{out}");
+    assert!(out.contains(&format!("{nodes} nodes: ")) && out.contains("groups"), "{out}");
+    // The summary has the same numbers as the one of the command that made the graph.
+    let kept = told.lines().find_map(|line| line.strip_prefix("kept ")).unwrap();
+    let (kinds, _) = kept.split_once(';').unwrap();
+    assert!(out.contains(kinds) && kinds.contains(" latents, ") && kinds.ends_with(", 1 output"), "{kinds} {out}");
     let html = fs::read_to_string(&page).unwrap();
     assert!(html.starts_with("<!doctype html>") && !html.contains("src=\"http") && !html.contains("href=\"http"));
     // The same page as from the command that made the graph.
@@ -73,6 +84,9 @@ fn json_has_the_numbers() {
     let value = target["value"].as_f64().unwrap();
     assert!((parts.iter().sum::<f64>() - value).abs() < 1e-4 * value.abs(), "{parts:?} {value}");
     assert!(target["paths"][0]["share"].as_f64().unwrap() > 0.0);
+    let influential = message["most_influential"].as_array().unwrap();
+    let shares: Vec<f64> = influential.iter().map(|one| one["share"].as_f64().unwrap()).collect();
+    assert!(shares.len() == 5 && shares.is_sorted_by(|a, b| a >= b) && shares[0] < 1.0, "{shares:?}");
 }
 
 /// Changed features, heads and attention scores are reported in text and JSON, and every answer is a target.
@@ -81,7 +95,10 @@ fn what_is_asked_beside_a_graph() {
     let more = ["--set", "3:14:12=x-5", "--set", "2:14+:119=0", "--generate", "3", "--heads", "--looks", "3.0:14:2"];
     let (code, out, message) = of_ioi(&more);
     assert_eq!(code, 0, "{message}");
-    for words in ["probabilities before and after", "with changes: ", "via L", "directly ", "head 3.0 from 14 \"to\""] {
+    let edited = "layer 3 latent 12 at 14 \"to\": 3.376 -> -16.88";
+    for words in
+        ["probability before", edited, "with changes: ", "via L", "directly ", "L3H0 from 14 \"to\" to 2 \"Mary\": "]
+    {
         assert!(out.contains(words), "no {words:?} in {out}");
     }
     let (_, out, _) = of_ioi(&[&more[..], &["--json", "--answer", "Mary", "--answer", "John"]].concat());
@@ -89,6 +106,16 @@ fn what_is_asked_beside_a_graph() {
     let mary = &message["changed"]["tokens"][0];
     assert_eq!(mary["token"], "Mary");
     assert!(mary["before"].as_f64().unwrap() > mary["after"].as_f64().unwrap());
+    assert!(mary["logit_before"].as_f64().unwrap() > mary["logit_after"].as_f64().unwrap());
+    let value = message["targets"][0]["value"].as_f64().unwrap();
+    assert!((mary["logit_before"].as_f64().unwrap() - value).abs() < 1e-3, "{mary} {value}");
+    let edits: Vec<[u64; 3]> = message["changed"]["edits"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|edit| ["layer", "position", "latent"].map(|key| edit[key].as_u64().unwrap()))
+        .collect();
+    assert_eq!(edits, [[3, 14, 12], [2, 14, 119]]);
     let targets: Vec<&str> =
         message["targets"].as_array().unwrap().iter().map(|target| target["target"].as_str().unwrap()).collect();
     assert_eq!(targets, ["Mary", "John"]);
@@ -96,6 +123,37 @@ fn what_is_asked_beside_a_graph() {
     let by_heads = input["heads"]["carried"].as_array().unwrap();
     assert!(by_heads.len() <= 2 && input["heads"]["direct"].is_number());
     assert!(!message["looks"]["pairs"].as_array().unwrap().is_empty() && message["looks"]["score"].is_number());
+}
+
+/// A change of a feature that is not active has no effect, which a note says.
+#[test]
+fn changes_of_inactive_features_are_noted() {
+    let inactive = "note: latent 224 of layer 0 is not active at position 2 (\"Mary\"), so ";
+    for (set, change) in [("0:2:224=0", "setting it to 0"), ("0:2:224=x2", "multiplying it by 2")] {
+        let (code, out, message) = of_ioi(&["--set", "3:14:12=0", "--set", set]);
+        assert_eq!(code, 0, "{message}");
+        assert!(message.contains(&format!("{inactive}{change} changes nothing")), "{message}");
+        assert_eq!(message.matches("changes nothing").count(), 1, "{message}");
+        assert!(out.contains("layer 0 latent 224 at 2 \"Mary\": 0 -> 0"), "{out}");
+    }
+    let (code, out, message) = of_ioi(&["--set", "0:2:224=5", "--json"]);
+    assert!(code == 0 && !message.contains("changes nothing"), "{message}");
+    let edit = &json(&out)["changed"]["edits"][0];
+    assert_eq!((edit["before"].as_f64(), edit["after"].as_f64()), (Some(0.0), Some(5.0)));
+}
+
+/// Dictionaries of several layers that exclude the same tokens share a note.
+#[test]
+fn excluded_tokens_are_noted_once() {
+    let layers =
+        ["--dictionary", "embedded:ioi-transcoders/layer_0", "--dictionary", "embedded:ioi-transcoders/layer_1"];
+    for more in [&layers[..], &[]] {
+        let (code, _, message) = of_ioi(more);
+        assert_eq!((code, message.matches("trained without").count()), (0, 1), "{message}");
+        assert!(message.contains("note: embedded:ioi-transcoders was trained without the tokens"), "{message}");
+    }
+    let (_, _, message) = of_ioi(&layers[..2]);
+    assert!(message.contains("note: embedded:ioi-transcoders/layer_0 was trained without"), "{message}");
 }
 
 /// Directions from a file are targets, under their names.

@@ -7,7 +7,7 @@ use super::Failure;
 use super::args::ModelArg;
 use super::json_result::ModelId;
 use super::terminal::note;
-use hooklens_features::{Dictionary, Opened, SpliceDictionary, open};
+use hooklens_features::{Opened, SpliceDictionary, open};
 use hooklens_loading::loading::LoadOptions;
 use hooklens_model::config::ConfigError;
 use hooklens_model::driver::HookedModel;
@@ -103,6 +103,7 @@ pub(super) fn plain_decoder(command: &str, arg: &ModelArg, options: LoadOptions)
 /// Splices the `--dictionary` dictionaries into a decoder. Prints notes about mismatches with the model, and about
 /// tokens that the dictionaries are not applied to.
 fn spliced(model: HookedTransformer, arg: &ModelArg, prepend_bos: Option<bool>) -> Result<HookedTransformer, Failure> {
+    let mut excluded = Vec::new();
     for path in &arg.dictionary {
         let opened = dictionary(path, arg)?;
         let one = match &opened {
@@ -111,8 +112,9 @@ fn spliced(model: HookedTransformer, arg: &ModelArg, prepend_bos: Option<bool>) 
         };
         let Some(one) = one else { continue };
         one.compatibility_warnings(&model, prepend_bos).iter().for_each(note);
-        without_tokens(one, &model)?;
+        excluded.push((opened_name(&opened).to_string(), one.metadata().exclude_special_tokens.ids(&model)?));
     }
+    note_excluded_tokens(&excluded, &model);
     with_dictionaries(model, arg)
 }
 
@@ -130,19 +132,48 @@ pub(super) fn everywhere(opened: Opened, arg: &ModelArg) -> Opened {
     }
 }
 
-/// Prints a note that names the tokens a dictionary is not applied to.
-pub(super) fn without_tokens(one: &Dictionary, model: &HookedTransformer) -> Result<(), Failure> {
-    let ids = one.metadata().exclude_special_tokens.ids(model)?;
-    if !ids.is_empty() {
-        let named: Vec<String> =
+/// The name of a dictionary, or of transcoders of all layers.
+pub(super) fn opened_name(opened: &Opened) -> &str {
+    match opened {
+        Opened::Dictionary(one) => one.name(),
+        Opened::Transcoders(all) => all.name(),
+    }
+}
+
+/// Prints notes that name the tokens dictionaries are not applied to. Dictionaries with the same tokens share a note.
+pub(super) fn note_excluded_tokens(dictionaries: &[(String, Vec<u32>)], model: &HookedTransformer) {
+    let mut by_tokens: Vec<(&[u32], Vec<&str>)> = Vec::new();
+    for (name, ids) in dictionaries.iter().filter(|(_, ids)| !ids.is_empty()) {
+        match by_tokens.iter_mut().find(|(own, _)| **own == ids[..]) {
+            Some((_, names)) => names.push(name),
+            None => by_tokens.push((&ids[..], vec![name.as_str()])),
+        }
+    }
+    for (ids, mut names) in by_tokens {
+        if let Some(set) = shared_set(&names) {
+            names = vec![set];
+        }
+        let texts: Vec<String> =
             ids.iter().map(|id| format!("{:?}", token_text(model.tokenizer().ok(), *id))).collect();
-        let (name, tokens) = (one.name(), named.join(", "));
+        let (was, is, it) = if names.len() == 1 { ("was", "is", "it") } else { ("were", "are", "them") };
+        let (names, tokens) = (names.join(", "), texts.join(", "));
         note(format!(
-            "{name} was trained without the tokens {tokens} and is not applied to them; pass --all-tokens to apply \
-             it there too"
+            "{names} {was} trained without the tokens {tokens} and {is} not applied to them; pass --all-tokens to \
+             apply {it} there too"
         ));
     }
-    Ok(())
+}
+
+/// The folder of several dictionaries whose names differ only in numbers, such as layers: `set` for `set/layer_0` and
+/// `set/layer_1`.
+fn shared_set<'n>(names: &[&'n str]) -> Option<&'n str> {
+    let without_digits = |name: &str| name.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>();
+    let (first, others) = names.split_first().filter(|(_, others)| !others.is_empty())?;
+    let (folder, file) = first.rsplit_once('/')?;
+    let is_similar = |name: &&str| {
+        name.rsplit_once('/').is_some_and(|(own, other)| own == folder && without_digits(other) == without_digits(file))
+    };
+    others.iter().all(is_similar).then_some(folder)
 }
 
 /// Splices the `--dictionary` dictionaries into a model.

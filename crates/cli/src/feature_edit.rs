@@ -12,6 +12,9 @@ pub(super) struct FeatureEditArg {
     latent: usize,
     /// Whether the edit also applies to all later positions.
     onward: bool,
+    /// Whether the activation is multiplied by `value` instead of set to it.
+    times: bool,
+    value: f32,
     pub(super) edit: FeatureEdit,
 }
 
@@ -19,6 +22,12 @@ impl FeatureEditArg {
     /// The position that the edit changes, or `None` if the edit also applies to all later positions.
     pub(super) fn one_position(&self) -> Option<usize> {
         (!self.onward).then_some(self.position)
+    }
+
+    /// The change to the activation, for messages: `setting it to 0`.
+    pub(super) fn change(&self) -> String {
+        let what = if self.times { "multiplying it by" } else { "setting it to" };
+        format!("{what} {}", self.value)
     }
 }
 
@@ -42,7 +51,7 @@ pub(super) fn feature_edit(text: &str) -> Result<FeatureEditArg, String> {
     let make = if times { FeatureEdit::times } else { FeatureEdit::set };
     let edit = make(layer, pos, latent, value);
     let edit = if onward { edit.onward() } else { edit };
-    Ok(FeatureEditArg { layer, position: pos, latent, onward, edit })
+    Ok(FeatureEditArg { layer, position: pos, latent, onward, times, value, edit })
 }
 
 #[cfg(test)]
@@ -53,6 +62,8 @@ mod tests {
     fn edits_are_read() {
         assert_eq!(feature_edit("3:14:12=0.5").unwrap().edit, FeatureEdit::set(3, 14, 12, 0.5));
         assert_eq!(feature_edit("3:14+:12=x-2").unwrap().edit, FeatureEdit::times(3, 14, 12, -2.0).onward());
+        assert_eq!(feature_edit("3:14:12=0").unwrap().change(), "setting it to 0");
+        assert_eq!(feature_edit("3:14:12=x2").unwrap().change(), "multiplying it by 2");
         for wrong in ["", "3:14=1", "3:14:12", "3:14:12=", "3:14:12=nan", "a:1:2=3", "1:2:3:4=5"] {
             assert!(feature_edit(wrong).unwrap_err().contains("LAYER:POS:LATENT=VALUE"), "{wrong}");
         }

@@ -1,7 +1,7 @@
 //! What replaces a model's activations in an attribution graph: dictionaries or neurons.
 
 use super::Failure;
-use super::any_model::dictionary;
+use super::any_model::{dictionary, opened_name};
 use super::args::ModelArg;
 use super::terminal::note;
 use hooklens_features::graph::Replacement;
@@ -10,8 +10,19 @@ use hooklens_features::{Dictionary, Opened, is_cross_layer, open};
 /// The transcoders that are used for `embedded:ioi` if no dictionary is given.
 const OF_IOI: &str = "embedded:ioi-transcoders";
 
+/// A dictionary, or transcoders of all layers, under its name.
+pub(super) struct NamedDictionary {
+    /// Name of the dictionary or of the set.
+    pub(super) name: String,
+    /// The dictionary, or the first one of the set.
+    pub(super) first: Dictionary,
+}
+
 /// The replacement for the model's activations, and the first dictionary of each `--dictionary`.
-pub(super) fn replacement(model: &ModelArg, neurons: Option<usize>) -> Result<(Replacement, Vec<Dictionary>), Failure> {
+pub(super) fn replacement(
+    model: &ModelArg,
+    neurons: Option<usize>,
+) -> Result<(Replacement, Vec<NamedDictionary>), Failure> {
     if let Some(count) = neurons {
         return Ok((Replacement::neurons(count), Vec::new()));
     }
@@ -34,7 +45,9 @@ pub(super) fn replacement(model: &ModelArg, neurons: Option<usize>) -> Result<(R
     let (mut all, mut firsts) = (Vec::new(), Vec::new());
     for path in &model.dictionary {
         let place = all.len();
-        match dictionary(path, model)? {
+        let opened = dictionary(path, model)?;
+        let name = opened_name(&opened).to_string();
+        match opened {
             Opened::Dictionary(one) => all.push(one),
             Opened::Transcoders(own) if is_cross_layer(&own) => {
                 let message = format!(
@@ -45,16 +58,19 @@ pub(super) fn replacement(model: &ModelArg, neurons: Option<usize>) -> Result<(R
             }
             Opened::Transcoders(own) => all.extend(own.layers().iter().cloned()),
         }
-        firsts.extend(all.get(place).cloned());
+        firsts.extend(all.get(place).cloned().map(|first| NamedDictionary { name, first }));
     }
     Ok((Replacement::dictionaries(all), firsts))
 }
 
-fn opened(opened: Opened) -> (Replacement, Vec<Dictionary>) {
+fn opened(opened: Opened) -> (Replacement, Vec<NamedDictionary>) {
+    let name = opened_name(&opened).to_string();
     match opened {
-        Opened::Dictionary(one) => (Replacement::dictionaries([one.clone()]), vec![one]),
+        Opened::Dictionary(one) => {
+            (Replacement::dictionaries([one.clone()]), vec![NamedDictionary { name, first: one }])
+        }
         Opened::Transcoders(all) => {
-            let first = all.layers().first().cloned();
+            let first = all.layers().first().cloned().map(|first| NamedDictionary { name, first });
             (Replacement::transcoders(all), first.into_iter().collect())
         }
     }

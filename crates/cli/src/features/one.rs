@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 
 use crate::Failure;
-use crate::any_model::{everywhere, without_tokens};
+use crate::any_model::{everywhere, note_excluded_tokens};
 use crate::args::ModelArg;
 use crate::terminal::note;
 use hooklens_features::{Dictionary, Opened, is_cross_layer, open};
@@ -56,5 +56,6 @@ impl LayerArg {
 /// files, and on the tokens to which the dictionary is not applied.
 pub(super) fn tell(one: &Dictionary, model: &HookedTransformer) -> Result<(), Failure> {
     one.compatibility_warnings(model, one.metadata().prepend_bos).iter().for_each(note);
-    without_tokens(one, model)
+    note_excluded_tokens(&[(one.name().to_string(), one.metadata().exclude_special_tokens.ids(model)?)], model);
+    Ok(())
 }

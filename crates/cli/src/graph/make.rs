@@ -7,17 +7,16 @@ use hooklens_hooks::DType;
 
 use super::change;
 use super::tell::{self, GraphReport};
-use crate::any_model::without_tokens;
+use crate::any_model::note_excluded_tokens;
 use crate::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
 use crate::feature_edit::{FeatureEditArg, feature_edit};
 use crate::json_result::{ModelId, print_result};
 use crate::out::{Names, prepare, said};
 use crate::pairs::{self, Line, PairToken, file_lines, ioi_lines};
 use crate::progress::progress;
-use crate::replacement::replacement;
+use crate::replacement::{NamedDictionary, replacement};
 use crate::terminal::note;
 use crate::{CliResult, Failure, any_model, direction_file, size};
-use hooklens_features::Dictionary;
 use hooklens_features::graph::{
     AttributionGraph, GraphDetails, GraphFile, GraphFileParts, GraphOptions, GraphTarget, NodeKind, Replacement,
     difference_of_ids, feature_tokens, groups, weighted_target,
@@ -130,7 +129,8 @@ pub(crate) struct MakeArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Write the pruned graph: a self-contained .html page, or .json in Neuronpedia's schema
+    /// Write the pruned graph: a self-contained .html page, or .json in Neuronpedia's schema; `hooklens graph view
+    /// FILE.json` makes the page of a .json file
     #[arg(long, value_name = "FILE.html|FILE.json")]
     out: Option<PathBuf>,
 }
@@ -160,8 +160,9 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     let (replacement, dictionaries) = replacement(&args.model, args.neurons)?;
     let model = any_model::plain_decoder("graph", &args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     // The first dictionary decides whether prompts start with a BOS token.
-    let prepend_bos = dictionaries.first().and_then(|first| first.metadata().prepend_bos);
-    dictionaries.iter().flat_map(|one| one.compatibility_warnings(&model, prepend_bos)).for_each(note);
+    let prepend_bos = dictionaries.first().and_then(|one| one.first.metadata().prepend_bos);
+    let firsts = dictionaries.iter().map(|one| &one.first);
+    firsts.flat_map(|first| first.compatibility_warnings(&model, prepend_bos)).for_each(note);
     let (wrongs, answers) = (args.wrongs().len(), args.answers().len());
     if !matches!((wrongs, answers), (0, _) | (1, 1..)) && wrongs != answers {
         return Err(Failure::Usage("expected one --wrong for all answers, or one per --answer".into()));
@@ -171,7 +172,8 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     let pruned = graph.prune(args.node_share, args.edge_share)?;
     let check = args.check.map(|count| graph.check(&model, &replacement, count as usize)).transpose()?;
     let groups = args.group.map(|cosine| groups(&graph, &pruned, cosine)).transpose()?.unwrap_or_default();
-    let changed = change::changed(&graph, &model, &replacement, &args.set, args.generate, args.top)?;
+    let unit = if args.neurons.is_some() { "neuron" } else { "latent" };
+    let changed = change::changed(&graph, &model, &replacement, &args.set, args.generate, (unit, args.top))?;
     let looks = args.looks.map(|looks| looks.pairs(&graph, &model, &replacement, args.top)).transpose()?;
     let words = feature_tokens(&graph, &model, &pruned.nodes, tell::TOKENS)?;
     let groups: Vec<(String, Vec<usize>)> =
@@ -185,6 +187,8 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
         heads: None,
         changed,
         looks,
+        unit,
+        has_directions: args.direction.is_some(),
         top: args.top,
     };
     if args.heads {
@@ -224,13 +228,16 @@ fn report_left_out(
     args: &MakeArgs,
     graph: &AttributionGraph,
     model: &HookedTransformer,
-    dictionaries: &[Dictionary],
+    dictionaries: &[NamedDictionary],
 ) -> CliResult {
-    dictionaries.iter().try_for_each(|one| without_tokens(one, model))?;
-    let each = dictionaries.iter().map(|one| one.metadata().exclude_special_tokens.ids(model));
+    let each = dictionaries.iter().map(|one| -> LibResult<(String, Vec<u32>)> {
+        let ids = one.first.metadata().exclude_special_tokens.ids(model)?;
+        Ok((one.name.clone(), ids))
+    });
     let each = each.collect::<LibResult<Vec<_>>>()?;
+    note_excluded_tokens(&each, model);
     // Whether every dictionary excludes this token.
-    let is_excluded = |id: &u32| !each.is_empty() && each.iter().all(|ids| ids.contains(id));
+    let is_excluded = |id: &u32| !each.is_empty() && each.iter().all(|(_, ids)| ids.contains(id));
     let at = |set: &FeatureEditArg| set.one_position().and_then(|pos| graph.tokens().get(pos)).copied();
     for (set, id) in args.set.iter().filter_map(|set| Some((set, at(set).filter(is_excluded)?))) {
         let text = token_text(model.tokenizer().ok(), id);

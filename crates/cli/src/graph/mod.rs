@@ -5,11 +5,32 @@ mod make;
 mod tell;
 mod view;
 
+use std::collections::BTreeMap;
+
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 use super::CliResult;
+use super::out::plural;
+use hooklens_io::numerals::grouped;
 use make::MakeArgs;
 use view::ViewArgs;
+
+/// Nouns for nodes of each kind, in the order of summaries.
+const NOUNS: [&str; 6] = ["latent", "neuron", "error node", "token node", "position node", "output"];
+
+/// Numbers of nodes by kind, for a summary: `18 latents, 1 error node`. Words that are not in [`NOUNS`] have no plural.
+fn node_counts<'n>(nouns: impl IntoIterator<Item = &'n str>) -> String {
+    let mut counts: BTreeMap<(usize, &str), usize> = BTreeMap::new();
+    for noun in nouns {
+        let place = NOUNS.iter().position(|own| *own == noun).unwrap_or(NOUNS.len());
+        *counts.entry((place, noun)).or_default() += 1;
+    }
+    let counts = counts.into_iter().map(|((place, noun), count)| match place < NOUNS.len() {
+        true => plural(count, noun),
+        false => format!("{} {noun}", grouped(count)),
+    });
+    counts.collect::<Vec<_>>().join(", ")
+}
 
 /// Arguments that make a graph, or a subcommand that works on one.
 #[derive(Debug)]
@@ -59,5 +80,16 @@ pub(super) fn run(args: &GraphArgs) -> CliResult {
     match args {
         GraphArgs::Make(args) => make::run(args),
         GraphArgs::View(args) => view::run(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::node_counts;
+
+    #[test]
+    fn nodes_are_counted_by_kind() {
+        let nouns = ["output", "of type \"bias\"", "latent", "error node", "latent", "of type \"bias\""];
+        assert_eq!(node_counts(nouns), "2 latents, 1 error node, 1 output, 2 of type \"bias\"");
     }
 }

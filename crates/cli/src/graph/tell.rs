@@ -5,10 +5,11 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use super::change::{Changed, ScoreQuery};
+use super::change::{Changed, ChangedToken, ScoreQuery};
+use super::node_counts;
 use crate::CliResult;
 use crate::out::plural;
-use crate::terminal::stdout;
+use crate::terminal::{Stdout, stdout};
 use hooklens_features::graph::{
     AttentionPairs, AttributionGraph, FeatureTokens, GraphCheck, GraphDetails, HeadEffects, NodeKind, PrunedGraph,
     Replacement,
@@ -23,6 +24,10 @@ pub(super) const TOKENS: usize = 5;
 const RAISED: usize = 3;
 /// Number of heads printed per line.
 const HEADS: usize = 2;
+/// Number of features listed by their total influence.
+const INFLUENTIAL: usize = 5;
+/// Maximum number of edited features printed.
+const EDITS: usize = 20;
 
 /// The results to print for a graph.
 pub(super) struct GraphReport<'g> {
@@ -35,6 +40,10 @@ pub(super) struct GraphReport<'g> {
     pub(super) heads: Option<HeadEffects>,
     pub(super) changed: Option<Changed>,
     pub(super) looks: Option<(ScoreQuery, AttentionPairs)>,
+    /// Noun for the features: `latent` or `neuron`.
+    pub(super) unit: &'static str,
+    /// Whether directions of the residual stream are among the targets. Their values are not logits.
+    pub(super) has_directions: bool,
     pub(super) top: usize,
 }
 
@@ -48,6 +57,31 @@ pub(super) fn group_name(number: usize, members: &[usize], words: &FeatureTokens
         Some((token, _)) => format!("promote {token}"),
         None => format!("group {}", number + 1),
     }
+}
+
+/// The noun for a node of this kind, for [`node_counts`].
+fn noun(kind: &NodeKind) -> &'static str {
+    match kind {
+        NodeKind::Neuron { .. } => "neuron",
+        NodeKind::Error => "error node",
+        NodeKind::Token { .. } => "token node",
+        NodeKind::Position => "position node",
+        NodeKind::Logit { .. } => "output",
+        _ => "latent",
+    }
+}
+
+/// Formats a number with four significant digits.
+fn significant(value: f32) -> String {
+    let size = value.abs();
+    if size == 0.0 {
+        return "0".to_string();
+    }
+    if !(1e-4..1e6).contains(&size) {
+        return format!("{value:.3e}");
+    }
+    let decimals = (3 - size.log10().floor() as i32).max(0) as usize;
+    format!("{value:.decimals$}")
 }
 
 impl GraphReport<'_> {
@@ -122,6 +156,17 @@ impl GraphReport<'_> {
         parts
     }
 
+    /// The features with the most influence on all targets, direct and through other nodes, and their shares of the
+    /// influence of all nodes.
+    fn influential(&self) -> Vec<(usize, f32)> {
+        let own = self.graph.own_influence();
+        let features = self.pruned.nodes.iter().copied().filter(|node| self.graph.nodes()[*node].is_feature());
+        let mut features: Vec<(usize, f32)> = features.map(|node| (node, own[node])).collect();
+        features.sort_by(|a, b| b.1.total_cmp(&a.1));
+        features.truncate(INFLUENTIAL);
+        features
+    }
+
     /// Number of features in the graph.
     fn features(&self) -> usize {
         self.graph.nodes().iter().filter(|node| node.is_feature()).count()
@@ -135,11 +180,6 @@ impl GraphReport<'_> {
 
     pub(super) fn text(&self) -> CliResult {
         let (graph, mut out) = (self.graph, stdout());
-        let count = |kept: &dyn Fn(&NodeKind) -> bool| {
-            self.pruned.nodes.iter().filter(|node| kept(&graph.nodes()[**node].kind)).count()
-        };
-        let errors = count(&|kind| *kind == NodeKind::Error);
-        let features = self.pruned.nodes.iter().filter(|node| graph.nodes()[**node].is_feature()).count();
         let all = self.features();
         let prompts = if graph.prompts() > 1 { format!(" of {} prompts", graph.prompts()) } else { String::new() };
         writeln!(out, "{:?}: {} tokens{prompts}", graph.prompt(), graph.tokens().len())?;
@@ -153,8 +193,9 @@ impl GraphReport<'_> {
             scores.replacement,
             scores.completeness,
         )?;
-        let (features, errors) = (plural(features, "feature"), plural(errors, "error node"));
-        writeln!(out, "kept: {features}, {errors}, {}", plural(self.pruned.edges.len(), "edge"))?;
+        let (nodes, edges) = (plural(self.pruned.nodes.len(), "node"), plural(self.pruned.edges.len(), "edge"));
+        let kinds = node_counts(self.pruned.nodes.iter().map(|node| noun(&graph.nodes()[*node].kind)));
+        writeln!(out, "kept {nodes}: {kinds}; {edges}")?;
         if let Some(check) = self.check {
             writeln!(out, "checked: {check}")?;
         }
@@ -166,16 +207,29 @@ impl GraphReport<'_> {
             _ => String::new(),
         };
         let [by_features, by_errors, by_tokens, constant, others] = self.parts(target);
+        let is_logit = matches!(own.kind, NodeKind::Logit { token: Some(_), .. }) || !self.has_directions;
+        let in_logits = if is_logit { ", in logits" } else { "" };
         let others = if others == 0.0 { String::new() } else { format!(", features left out {others:+.2}") };
         writeln!(
             out,
-            "\nwhy {:?}{share}: {:+.2} = features {by_features:+.2}, errors {by_errors:+.2}, tokens {by_tokens:+.2}, \
-             constant {constant:+.2}{others}",
+            "\ndirect effects on {:?}{share}{in_logits}: {:+.2} = features {by_features:+.2}, errors {by_errors:+.2}, \
+             tokens {by_tokens:+.2}, constant {constant:+.2}{others}",
             own.label,
             graph.value(target).unwrap_or(0.0),
         )?;
         for (source, effect) in self.inputs(target) {
             writeln!(out, "  {effect:+8.3}  {}{}{}", graph.words(source), self.raised(source), self.by_heads(source))?;
+        }
+        let influential = self.influential();
+        if !influential.is_empty() {
+            writeln!(
+                out,
+                "\n{}s by total influence, direct and through other nodes (share of the influence of all nodes):",
+                self.unit
+            )?;
+        }
+        for (node, share) in influential {
+            writeln!(out, "  {:6.2}%  {}{}", 100.0 * share, graph.words(node), self.raised(node))?;
         }
         let paths = graph.paths(self.pruned, target, self.top);
         if !paths.is_empty() {
@@ -196,7 +250,7 @@ impl GraphReport<'_> {
             let text = |pos: usize| graph.token_texts().get(pos).map_or("", String::as_str);
             writeln!(
                 out,
-                "\nhead {layer}.{head} from {query} {:?} to {key} {:?}: attention score {:+.2}, of which:",
+                "\nL{layer}H{head} from {query} {:?} to {key} {:?}: attention score {:+.2}, of which:",
                 text(*query),
                 text(*key),
                 pairs.score
@@ -207,10 +261,7 @@ impl GraphReport<'_> {
             }
         }
         if let Some(changed) = &self.changed {
-            writeln!(out, "\nprobabilities before and after changing features:")?;
-            for (token, before, after) in &changed.tokens {
-                writeln!(out, "  {before:.3} {after:.3}  {token:?}")?;
-            }
+            self.changed_text(changed, &mut out)?;
             if let Some([before, after]) = &changed.texts {
                 writeln!(out, "continuation: {before:?}\nwith changes: {after:?}")?;
             }
@@ -221,6 +272,30 @@ impl GraphReport<'_> {
         for (name, members) in self.groups {
             let members: Vec<String> = members.iter().map(|node| graph.words(*node)).collect();
             writeln!(out, "  {name}: {}", members.join(", "))?;
+        }
+        Ok(())
+    }
+
+    /// Prints the edited features, and the most likely tokens before and after the edits.
+    fn changed_text(&self, changed: &Changed, out: &mut Stdout) -> CliResult {
+        if !changed.edits.is_empty() {
+            writeln!(out, "\nactivations before and after the changes:")?;
+        }
+        for edit in changed.edits.iter().take(EDITS) {
+            let text = self.graph.token_texts().get(edit.position).map_or("", String::as_str);
+            let (before, after) = (significant(edit.before), significant(edit.after));
+            let (unit, layer, latent, position) = (self.unit, edit.layer, edit.latent, edit.position);
+            writeln!(out, "  layer {layer} {unit} {latent} at {position} {text:?}: {before} -> {after}")?;
+        }
+        if changed.edits.len() > EDITS {
+            writeln!(out, "  ... and {} more", grouped(changed.edits.len() - EDITS))?;
+        }
+        writeln!(out, "\nnext token before and after the changes (logits relative to the mean of all logits):")?;
+        writeln!(out, "  probability before  probability after  logit before  logit after  token")?;
+        for ChangedToken { text, probabilities, logits } in &changed.tokens {
+            let [before, after] = probabilities.map(significant);
+            let [logit_before, logit_after] = logits;
+            writeln!(out, "  {before:>18}  {after:>17}  {logit_before:>+12.3}  {logit_after:>+11.3}  {text:?}")?;
         }
         Ok(())
     }
@@ -270,6 +345,9 @@ impl GraphReport<'_> {
             let strongest: Vec<Value> = pairs.strongest.iter().map(pair).collect();
             json!({ "head": looks.head, "positions": looks.positions, "score": pairs.score, "pairs": strongest })
         });
+        let influential = self.influential().into_iter();
+        let influential: Vec<Value> =
+            influential.map(|(node, share)| json!({ "node": graph.words(node), "share": share })).collect();
         let groups: Vec<Value> = self
             .groups
             .iter()
@@ -284,6 +362,7 @@ impl GraphReport<'_> {
             "replacement": scores.replacement, "completeness": scores.completeness,
             "nodes": self.pruned.nodes.len(), "edges": self.pruned.edges.len(),
             "targets": self.targets().into_iter().map(target).collect::<Vec<_>>(),
+            "most_influential": influential,
             "groups": groups, "check": self.check, "looks": looks,
             "changed": self.changed.as_ref().map(Changed::json),
         })

@@ -1,12 +1,13 @@
 //! `hooklens graph view`.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::out::{Names, prepare, said, unwritten};
+use super::node_counts;
+use crate::out::{Names, plural, prepare, said, unwritten};
 use crate::terminal::{note, stdout};
 use crate::{CliResult, Failure};
 use hooklens_hooks::write_file;
@@ -35,10 +36,7 @@ pub(super) fn run(args: &ViewArgs) -> CliResult {
     let graph = GraphFile::open(&args.file)?;
     let json = graph.json();
     let list = |key: &str| json[key].as_array().map_or(&[][..], Vec::as_slice);
-    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
-    for node in list("nodes") {
-        *kinds.entry(node["feature_type"].as_str().unwrap_or("of unknown type")).or_default() += 1;
-    }
+    let nouns: Vec<Cow<'_, str>> = list("nodes").iter().map(|node| noun(node["feature_type"].as_str())).collect();
     let repeated = graph.repeated_ids();
     if !repeated.is_empty() {
         let left_out: usize = repeated.iter().map(|(_, count)| count - 1).sum();
@@ -57,14 +55,29 @@ pub(super) fn run(args: &ViewArgs) -> CliResult {
     if let Some(prompt) = json["metadata"]["prompt"].as_str() {
         writeln!(to, "{prompt:?}")?;
     }
-    let kinds: Vec<String> = kinds.into_iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-    writeln!(to, "{} nodes ({}), {} links", list("nodes").len(), kinds.join(", "), list("links").len())?;
+    let (nodes, links) = (plural(nouns.len(), "node"), plural(list("links").len(), "link"));
+    writeln!(to, "{nodes}: {}; {links}", node_counts(nouns.iter().map(|noun| &**noun)))?;
     let groups = json["qParams"]["supernodes"].as_array().map_or(0, Vec::len);
     if groups > 0 {
-        writeln!(to, "{groups} groups")?;
+        writeln!(to, "{}", plural(groups, "group"))?;
     }
     drop(to);
     said(&out)
+}
+
+/// The noun for a node, from its type in Neuronpedia's schema. Latents of all kinds of transcoders have the type
+/// `cross layer transcoder` there.
+fn noun(feature_type: Option<&str>) -> Cow<'static, str> {
+    Cow::Borrowed(match feature_type {
+        Some("cross layer transcoder" | "latent") => "latent",
+        Some("neuron") => "neuron",
+        Some("mlp reconstruction error") => "error node",
+        Some("embedding") => "token node",
+        Some("position") => "position node",
+        Some("logit") => "output",
+        Some(other) => return Cow::Owned(format!("of type {other:?}")),
+        None => "of unknown type",
+    })
 }
 
 /// The first few ids, as a list.

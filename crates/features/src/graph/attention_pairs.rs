@@ -80,7 +80,7 @@ impl AttributionGraph {
         let config = model.config();
         let wrong = |what, given: String, wanted| GraphError::Setting { what, given, wanted };
         if layer >= config.n_layers() || head >= config.n_heads() {
-            return Err(wrong("the head", format!("{layer}.{head}"), "a head of the model").into());
+            return Err(wrong("the head", format!("L{layer}H{head}"), "a head of the model").into());
         }
         if key > query || query >= self.tokens().len() || self.prompts() > 1 {
             let given = format!("{query} to {key}");

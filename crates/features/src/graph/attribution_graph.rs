@@ -423,6 +423,10 @@ pub trait GraphDetails {
     /// The difference for one node, relative as in [`AttributionGraph::deviation`], which is the largest of them;
     /// `None` for a node without inputs.
     fn deviation_of(&self, node: usize) -> Option<f32>;
+
+    /// Each node's own influence on the targets, direct and through other nodes, as a fraction of the sum over all
+    /// nodes; zero for targets.
+    fn own_influence(&self) -> Vec<f32>;
 }
 
 impl GraphDetails for AttributionGraph {
@@ -452,5 +456,18 @@ impl GraphDetails for AttributionGraph {
 
     fn deviation_of(&self, node: usize) -> Option<f32> {
         self.row_of(node).map(|row| self.deviations[row])
+    }
+
+    fn own_influence(&self) -> Vec<f32> {
+        let nodes = self.nodes();
+        let mut order: Vec<usize> = (0..nodes.len()).collect();
+        order.sort_by(|a, b| nodes[*a].influence.total_cmp(&nodes[*b].influence));
+        let (mut before, mut own) = (0.0, vec![0.0; nodes.len()]);
+        // The cumulative influence of a node includes that of the node before it.
+        for node in order.into_iter().filter(|node| !matches!(nodes[*node].kind, NodeKind::Logit { .. })) {
+            own[node] = nodes[node].influence - before;
+            before = nodes[node].influence;
+        }
+        own
     }
 }

@@ -70,7 +70,7 @@ impl GraphFile {
             shown.iter().filter_map(|node| Some((ids[*node].clone(), json!(graph.constant(*node)?)))).collect();
         let value: Map<String, Value> =
             shown.iter().filter_map(|node| Some((ids[*node].clone(), json!(graph.value(*node)?)))).collect();
-        let own = own_influence(graph);
+        let own = graph.own_influence();
         let own: Map<String, Value> = shown.iter().map(|node| (ids[*node].clone(), json!(own[*node]))).collect();
         let targets = graph.nodes()[graph.first_logit()..].iter().map(|node| node.label.as_str());
         let targets: Vec<&str> = targets.collect();
@@ -228,20 +228,6 @@ fn written(path: &Path, bytes: &[u8]) -> Result<()> {
 
 fn io(path: &Path, doing: &'static str, source: std::io::Error) -> GraphError {
     GraphError::Io { path: path.into(), doing, source }
-}
-
-/// The fraction of the total influence that each node has on its own.
-fn own_influence(graph: &AttributionGraph) -> Vec<f32> {
-    let nodes = graph.nodes();
-    let mut order: Vec<usize> = (0..nodes.len()).collect();
-    order.sort_by(|a, b| nodes[*a].influence.total_cmp(&nodes[*b].influence));
-    let (mut before, mut own) = (0.0, vec![0.0; nodes.len()]);
-    // The cumulative influence of a node includes that of the node before it. Targets have none.
-    for node in order.into_iter().filter(|node| !matches!(nodes[*node].kind, NodeKind::Logit { .. })) {
-        own[node] = nodes[node].influence - before;
-        before = nodes[node].influence;
-    }
-    own
 }
 
 /// A unique id for each node.

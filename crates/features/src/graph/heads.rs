@@ -77,7 +77,7 @@ impl AttributionGraph {
     /// let heads = graph.heads(&model, &replacement, target)?;
     /// let mary = graph.nodes().iter().position(|node| node.label == "Mary" && node.layer.is_none()).unwrap();
     /// for (layer, head, carried) in heads.strongest(mary, 3) {
-    ///     println!("head {layer}.{head} carried {carried:+.2} from the token \"Mary\"");
+    ///     println!("L{layer}H{head} carried {carried:+.2} from the token \"Mary\"");
     /// }
     /// # Ok::<(), hooklens::Error>(())
     /// ```

@@ -111,12 +111,36 @@ pub enum Hold {
     Nothing,
 }
 
+/// A feature's activation before and after an edit, at one position of the prompt.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct EditedFeature {
+    /// Index of the edit.
+    pub edit: usize,
+    /// Layer of the feature.
+    pub layer: usize,
+    /// Position in the prompt.
+    pub position: usize,
+    /// Index of the latent or neuron.
+    pub latent: usize,
+    /// Activation in the unedited run.
+    pub before: f32,
+    /// Activation that the edit sets.
+    pub after: f32,
+    /// Difference between `after` and the activation that the feature would have in this run without the edit. Differs
+    /// from `after - before` if other edits change the feature's input.
+    pub change: f32,
+}
+
 /// The result of an intervention.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Intervened {
     /// Logits, `[1, pos, d_vocab_out]`.
     pub logits: Tensor<3>,
+    /// The edited features, by edit and position. Positions where the dictionary is not used, and positions where a
+    /// later edit of the same feature applies, are omitted.
+    pub edited: Vec<EditedFeature>,
     /// Pre-activations of each site's features, `[pos, latent]`, ordered by layer.
     pub pre_activations: Vec<Tensor<2>>,
     /// The residual stream at the last token, before the final norm.
@@ -165,11 +189,23 @@ struct Running {
     deltas: RefCell<Vec<BTreeMap<usize, [f32; 2]>>>,
     /// For each edit and prompt position, the new activation of the latent.
     wanted: Vec<BTreeMap<usize, f32>>,
+    /// The edited features of the prompt, as known before the run.
+    edited: Vec<EditedFeature>,
     /// The input of each site, `[batch * pos, d_model]`.
     seen: RefCell<Vec<Option<Tensor<2>>>>,
 }
 
 impl Running {
+    /// The edited features of the prompt, after a run.
+    fn edited(&self) -> Vec<EditedFeature> {
+        let deltas = self.deltas.borrow();
+        let update = |own: &EditedFeature| {
+            let change = deltas[own.edit].get(&own.position).map_or(own.change, |[delta, _]| *delta);
+            EditedFeature { change, ..*own }
+        };
+        self.edited.iter().map(update).collect()
+    }
+
     /// Whether a site's dictionary is used at a position of the run.
     fn is_used(&self, site: &FeatureSite, pos: usize) -> bool {
         site.left_out.is_empty() || self.tokens.borrow().get(pos).is_none_or(|token| site.is_used_at(*token))
@@ -222,7 +258,8 @@ pub fn intervene(
     Ok(intervened(model, prompt, replacement, edits, hold)?.logits)
 }
 
-/// Runs the model with edited features like [`intervene`], and also returns the pre-activations.
+/// Runs the model with edited features like [`intervene`], and also returns the pre-activations, and the activations of
+/// the edited features before and after the edits.
 ///
 /// # Errors
 /// Same as [`intervene`].
@@ -377,7 +414,7 @@ impl<'m> Intervention<'m> {
 
     /// Computes the values that the edits set, and their differences from the unedited run.
     fn running(&self, edits: &Edits<'_>) -> Result<Running> {
-        let (mut wanted, mut deltas) = (Vec::new(), Vec::new());
+        let (mut wanted, mut deltas, mut edited) = (Vec::new(), Vec::new(), Vec::new());
         for (number, (edit, site)) in edits.all.iter().zip(&edits.sites).enumerate() {
             let (mut to, mut by) = (BTreeMap::new(), BTreeMap::new());
             let undone = self.place(*site).and_then(|place| place.decoders.iter().find(|one| one.site == *site));
@@ -389,6 +426,15 @@ impl<'m> Intervention<'m> {
                 let value = edit.of(clean);
                 to.insert(pos, value);
                 by.insert(pos, [value - clean, undone.map_or(1.0, |decoder| decoder.undone_at(pos))]);
+                edited.push(EditedFeature {
+                    edit: number,
+                    layer: self.captured.sites[*site].layer,
+                    position: pos,
+                    latent: edit.latent,
+                    before: clean,
+                    after: value,
+                    change: value - clean,
+                });
             }
             wanted.push(to);
             deltas.push(by);
@@ -398,6 +444,7 @@ impl<'m> Intervention<'m> {
             deltas: RefCell::new(deltas),
             seen: RefCell::new(vec![None; self.captured.sites.len()]),
             wanted,
+            edited,
         })
     }
 
@@ -436,7 +483,7 @@ impl<'m> Intervention<'m> {
             self.captured.sites.iter().zip(&*running.seen.borrow()).map(pre).collect::<Result<_>>()?;
         let stream = output.cache.get::<3>(&*self.last_point())?.narrow(1, self.tokens.len() - 1, 1);
         let logits = output.logits.unwrap_or_else(|| Tensor::zeros([1, 0, 0], &model.device()));
-        Ok(Intervened { logits, pre_activations, stream: host(stream) })
+        Ok(Intervened { logits, edited: running.edited(), pre_activations, stream: host(stream) })
     }
 
     /// The hook point of the stream before the final norm.
@@ -601,8 +648,9 @@ impl<'m> Intervention<'m> {
                         let latent = edits.all[*edit].latent;
                         edits.positions(*edit, offset..offset + len).fold(x, |x, pos| {
                             let at = [0..1, pos - offset..pos - offset + 1, latent..latent + 1];
-                            let now = || x.clone().slice(at.clone()).into_scalar::<f32>();
-                            let to = wanted[*edit].get(&pos).copied().unwrap_or_else(|| edits.all[*edit].of(now()));
+                            let now = x.clone().slice(at.clone()).into_scalar::<f32>();
+                            let to = wanted[*edit].get(&pos).copied().unwrap_or_else(|| edits.all[*edit].of(now));
+                            deltas.borrow_mut()[*edit].insert(pos, [to - now, 1.0]);
                             let value = Tensor::<3>::full([1, 1, 1], to, (&x.device(), x.dtype()));
                             x.slice_assign(at, value)
                         })

@@ -45,7 +45,7 @@ pub use check::GraphCheck;
 pub use graph_file::{GraphFile, GraphFileParts};
 pub use groups::groups;
 pub use heads::HeadEffects;
-pub use intervene::{FeatureEdit, Hold, Intervened, generate_edited, intervene, intervened};
+pub use intervene::{EditedFeature, FeatureEdit, Hold, Intervened, generate_edited, intervene, intervened};
 pub use options::{GraphOptions, batch_size, ranked_every, weighted_target};
 pub use paths::GraphPath;
 pub use replacement::Replacement;
