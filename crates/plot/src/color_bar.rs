@@ -34,16 +34,33 @@ impl ColorBar<'_> {
         [end(most, above, "≥ "), short(least / 2.0 + most / 2.0), end(least, below, "≤ ")]
     }
 
+    /// The name in lines that are not much longer than the bar.
+    fn lines(&self) -> Vec<String> {
+        let mut lines: Vec<String> = Vec::new();
+        for word in self.name.split_whitespace() {
+            match lines.last_mut() {
+                Some(line) if wide(&format!("{line} {word}"), NAMES) <= HEIGHT => *line = format!("{line} {word}"),
+                _ => lines.push(word.to_string()),
+            }
+        }
+        lines
+    }
+
+    /// The length of the longest line of the name.
+    fn longest(&self) -> f64 {
+        self.lines().iter().map(|line| wide(line, NAMES)).fold(0.0, f64::max)
+    }
+
     /// Width including the texts.
     pub(super) fn width(&self) -> f64 {
         let ticks = self.ticks().iter().map(|tick| wide(tick, LABELS)).fold(24.0, f64::max);
-        WIDTH + 6.0 + ticks + if self.name.is_empty() { 4.0 } else { NAMES + 10.0 }
+        WIDTH + 10.0 + ticks + self.lines().len() as f64 * (NAMES + 5.0)
     }
 
     /// Height including the texts.
     pub(super) fn height(&self) -> f64 {
         let none = if self.none { 26.0 } else { 0.0 };
-        (HEIGHT + none).max(wide(self.name, NAMES)) + LABELS
+        (HEIGHT + none).max(self.longest()) + LABELS
     }
 
     /// Draws the bar with its upper left corner here.
@@ -75,7 +92,12 @@ impl ColorBar<'_> {
             outline(corners)?;
             text(area, "NaN", (x + WIDTH + 6.0, y + HEIGHT + 18.0), LABELS, (HPos::Left, VPos::Center), false)?;
         }
-        let middle = (x + self.width() - NAMES / 2.0, y + HEIGHT.max(wide(self.name, NAMES)) / 2.0);
-        text(area, self.name, middle, NAMES, (HPos::Center, VPos::Center), true)
+        let lines = self.lines();
+        for (number, line) in lines.iter().enumerate() {
+            let from_last = (lines.len() - 1 - number) as f64 * (NAMES + 5.0);
+            let middle = (x + self.width() - NAMES / 2.0 - from_last, y + HEIGHT.max(self.longest()) / 2.0);
+            text(area, line, middle, NAMES, (HPos::Center, VPos::Center), true)?;
+        }
+        Ok(())
     }
 }

@@ -50,9 +50,9 @@ pub(super) fn whole(title: &str, fragment: &str) -> String {
 
 /// A complete page that shows an SVG. A picture wider than the window can be scrolled.
 pub(super) fn of_picture(title: &str, svg: &str) -> String {
-    let scrolled = format!(
-        "<div role=\"region\" aria-label=\"Picture\" tabindex=\"0\" style=\"overflow-x: auto\">\n{svg}</div>\n"
-    );
+    let name = escaped(if title.is_empty() { "Picture" } else { title });
+    let scrolled =
+        format!("<div role=\"region\" aria-label=\"{name}\" tabindex=\"0\" style=\"overflow-x: auto\">\n{svg}</div>\n");
     whole(title, &scrolled)
 }
 

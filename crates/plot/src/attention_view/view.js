@@ -17,8 +17,8 @@
     const root = host.attachShadow({ mode: "open" });
     show(0);
 
-    /** Shows one of the texts. */
-    function show(number) {
+    /** Shows one of the texts, with the head, token and colors chosen for the text before it. */
+    function show(number, chosen = {}) {
       root.replaceChildren(host.querySelector("template").content.cloneNode(true));
       const texts = [data, ...data.others];
       const select = root.querySelector("select");
@@ -27,17 +27,17 @@
         const words = tokens.join(" ").slice(0, 60);
         select.append(new Option(`${at + 1}: ${words}`, at, at === number, at === number));
       });
-      const stop = text(root, data, texts[number]);
+      const { stop, state } = text(root, data, texts[number], chosen);
       select.addEventListener("change", () => {
         stop();
-        show(Number(select.value));
+        show(Number(select.value), state);
         root.querySelector("select").focus();
       });
     }
   }
 
-  /** Shows one text, and returns a function that stops following the size of the view. */
-  function text(root, data, { tokens, causal, first, heads: given }) {
+  /** Shows one text. Returns what is chosen in it, and a function that stops following the size of the view. */
+  function text(root, data, { tokens, causal, first, heads: given }, chosen) {
     const part = (name) => root.querySelector(name);
     const count = tokens.length;
     const labels = tokens.map((text, index) => `${first + index} ${text}`);
@@ -48,7 +48,11 @@
     const colors = table(data.colors);
 
     const start = heads.findIndex((head) => data.start && head.layer === data.start[0] && head.head === data.start[1]);
-    const state = { head: Math.max(start, 0), token: count - 1, hover: null, reverse: false, own: false };
+    const state = { head: Math.max(start, 0), token: count - 1, reverse: false, own: false, ...chosen, hover: null };
+    state.head = Math.min(state.head, heads.length - 1);
+    state.token = Math.min(state.token, count - 1);
+    part(".reverse").checked = state.reverse;
+    part(".own").checked = state.own;
 
     part("h2").textContent = data.title;
     part(".frame").setAttribute("aria-label", `Attention patterns ${data.title}`);
@@ -59,7 +63,11 @@
     const step = (head, query, key) =>
       causal ? (key > query ? 0 : head.cells[(query * (query + 1)) / 2 + key]) : head.cells[query * count + key];
     const value = (head, query, key) => (step(head, query, key) * head.most) / 255;
-    const top = (head) => (state.own ? head.most : most);
+    // In a causal pattern, the first token can only attend to itself, so that its weight of 1 says nothing about the head.
+    const from = causal && first === 0 && count > 1 ? 1 : 0;
+    for (const head of heads) head.top = (head.cells.subarray(from).reduce((a, b) => Math.max(a, b), 0) * head.most) / 255 || head.most;
+    const top = (head) => (state.own ? head.top : most);
+    const colorOf = (share) => colors[Math.min(255, Math.round(255 * share))];
 
     /** Max-pools the pattern to `side` by `side` cells. */
     function pooled(head, side) {
@@ -78,11 +86,11 @@
       const cells = (head.pooled ??= {})[side] ?? (head.pooled[side] = pooled(head, side));
       canvas.width = canvas.height = side;
       const image = new ImageData(side, side);
-      const factor = head.most / top(head);
+      const factor = head.most / top(head) / 255;
       for (let at = 0; at < cells.length; at += 1) {
         // Cells hidden by the causal mask stay white.
         if (causal && at % side > Math.floor(at / side)) continue;
-        const color = colors[Math.round(cells[at] * factor)];
+        const color = colorOf(cells[at] * factor);
         image.data.set([color[0], color[1], color[2], 255], 4 * at);
       }
       canvas.getContext("2d").putImageData(image, 0, 0);
@@ -132,6 +140,14 @@
       state.token = index;
       state.hover = null;
       show();
+      reveal();
+    }
+    /** Scrolls the text, and not the page, to the selected token. */
+    function reveal() {
+      const box = part(".tokens");
+      const [around, token] = [box, tokenButtons[state.token]].map((one) => one.getBoundingClientRect());
+      if (token.top < around.top) box.scrollTop -= around.top - token.top + 6;
+      if (token.bottom > around.bottom) box.scrollTop += token.bottom - around.bottom + 6;
     }
     function hover(what) {
       state.hover = what;
@@ -292,7 +308,7 @@
       const head = heads[state.head];
       const over = state.hover;
       const token = over?.token ?? (state.reverse ? over?.key : over?.query) ?? state.token;
-      part(".scale .top").textContent = top(head).toFixed(2);
+      part(".scale .top").textContent = `${top(head) < head.most ? "≥ " : ""}${top(head).toFixed(2)}`;
       headButtons.forEach((button, index) => {
         button.setAttribute("aria-pressed", index === state.head);
         button.tabIndex = index === state.head ? 0 : -1;
@@ -303,7 +319,7 @@
       tokenButtons.forEach((button, other) => {
         const share = value(head, query(other), key(other));
         if (share >= 0.005) found.push([share, other]);
-        const color = colors[Math.round((255 * share) / top(head))];
+        const color = colorOf(share / top(head));
         const unseen = causal && key(other) > query(other);
         button.style.background = unseen ? "none" : `rgb(${color.join()})`;
         button.style.color = unseen ? "" : ink(color);
@@ -344,12 +360,13 @@
       part(".heads").style.height = narrow ? "auto" : `${plot.side}px`;
       part(".heads").style.maxHeight = narrow ? "220px" : "none";
       show();
+      reveal();
     }
     paintThumbs();
     layout();
     const observer = new ResizeObserver(layout);
     observer.observe(part(".frame"));
-    return () => observer.disconnect();
+    return { state, stop: () => observer.disconnect() };
   }
 
   function bytes(text) {

@@ -191,8 +191,12 @@ impl Heatmap<'_> {
     }
 
     fn panel_name(&self, matrix: usize) -> String {
-        let labels: Vec<String> =
-            self.panel_labels(matrix).iter().map(|(name, label)| format!("{name} {label}")).collect();
+        // A number needs the name of its axis; other labels speak for themselves.
+        let label = |(name, label): &(&str, &str)| match label.starts_with(|first: char| first.is_ascii_digit()) {
+            true => format!("{name} {label}"),
+            false => (*label).to_string(),
+        };
+        let labels: Vec<String> = self.panel_labels(matrix).iter().map(label).collect();
         labels.join(", ").trim().into()
     }
 
