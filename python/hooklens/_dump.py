@@ -15,6 +15,7 @@ import numpy as np
 from ._file import File, widened
 from ._latents import Latents
 from ._nearest import nearest
+from ._packed import ROWS, SHAPES, PackedFile, Rows, is_packed, padded
 
 Array = np.ndarray[Any, Any]
 # MoE points whose row and position axes are merged, and MoE points that contain only the tokens routed to one expert.
@@ -24,11 +25,13 @@ _ROUTED = re.compile(r"\.experts\.\d+\.")
 _BY_HEAD = re.compile(r"\.hook_(pattern|attn_scores)$")
 _PARTS = (".shape", ".offsets", ".indices", ".values")
 _BESIDE = ("tokens", "attention_mask")
-# `positions` is present only in dumps of selected positions.
+# In padded dumps, `positions` is present only if positions were selected. Packed dumps always have it, and have no mask.
 _INTEGERS = (*_BESIDE, "positions")
 # Newest supported manifest version.
-_VERSION = 5
-# Settings that version 4 stored as JSON in strings.
+_VERSION = 6
+_LAYOUTS = ("padded", "packed")
+# Version whose settings were strings, and the settings that it stored as JSON.
+_OF_STRINGS = 4
 _AS_TEXT = ("hooks", "batch_size", "prefix_tokens")
 
 
@@ -53,7 +56,7 @@ def load(path: str | os.PathLike[str]) -> Dump:
     place = Path(path)
     if place.is_file():
         file = File(place)
-        if any(name not in file for name in _BESIDE):
+        if any(name not in file for name in _BESIDE) and not is_packed(file):
             raise ValueError(f"{place} does not contain `tokens` and `attention_mask`, so it is not a dump")
         return Dump([file], _header(place, file.metadata))
     manifest = place / "manifest.json"
@@ -81,6 +84,8 @@ def load(path: str | os.PathLike[str]) -> Dump:
                 break
         rows, done = content.get("part_rows") or content["rows"], sum(one["rows"] for one in listed)
         warnings.warn(f"{place} is not complete: {done} of {rows} prompts", Incomplete, stacklevel=2)
+    if content.get("layout") == "packed":
+        listed = sorted(listed, key=lambda one: one.get("first_row", 0))
     return Dump([File(place / one["file"]) for one in listed], content, [one.get("first_row", 0) for one in listed])
 
 
@@ -132,8 +137,13 @@ def _manifest(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not a manifest: {error}") from error
     if not isinstance(content, dict) or content.get("format") != "hooklens-dump":
         raise ValueError(f"{path} is not the manifest of a hooklens dump")
-    if not isinstance(content.get("version"), int) or content["version"] > _VERSION:
-        raise ValueError(f"{path} has version {content.get('version')}; this module reads versions up to {_VERSION}")
+    if not isinstance(content.get("version"), int):
+        raise ValueError(f"{path} is damaged: `version` is {json.dumps(content.get('version'))[:40]}")
+    if content["version"] > _VERSION:
+        newer = f"has version {content['version']}, but this module reads versions up to {_VERSION}"
+        raise ValueError(f"{path} {newer}: the dump was written by a newer hooklens; install that version's Python package")
+    if content.get("layout", _LAYOUTS[0]) not in _LAYOUTS:
+        raise ValueError(f"{path} has the layout {json.dumps(content['layout'])[:40]}; this module reads {' and '.join(_LAYOUTS)}")
     kinds = {"complete": bool, "rows": int, "settings": dict, "shards": list}
     for field, kind in kinds.items():
         if not isinstance(content.get(field), kind):
@@ -141,7 +151,7 @@ def _manifest(path: Path) -> dict[str, Any]:
     for one in content["shards"]:
         if not isinstance(one, dict) or not isinstance(one.get("file"), str):
             raise ValueError(f"{path} is damaged: an entry of `shards` has no file name")
-    if content["version"] < _VERSION:
+    if content["version"] <= _OF_STRINGS:
         _upgrade(content)
     _check_model(path, content)
     return content
@@ -166,9 +176,15 @@ class Dump(Mapping[str, "Point | Latents"]):
         self.token_texts = {int(token): text for token, text in manifest.get("token_texts", {}).items()}
         """Text of each token id in the prompts. Empty in dumps of earlier versions and of models without a tokenizer."""
         self._left_padded = self.settings.get("padding_side") == "left"
+        is_of_packed = manifest.get("layout") == "packed" or (bool(files) and is_packed(files[0]))
+        tensors = manifest.get("tensors")
+        self._tensors: dict[str, Any] = tensors if isinstance(tensors, dict) else {}
+        self._packed = [PackedFile(file, self._tensors) for file in files] if is_of_packed else None
         names = dict.fromkeys(name for file in files for name in file)
         latents = {name.removesuffix(".offsets") for name in names if name.endswith(".offsets")}
         sparse = {name + part for name in latents for part in _PARTS}
+        if self._packed is not None:
+            sparse |= {*ROWS, *(name for name in names if name.endswith(SHAPES))}
         self._latents = latents
         self.names: list[str] = sorted({name for name in names if name not in sparse} - set(_INTEGERS) | latents)
         """Names of the hook points, and `logits` if they were dumped."""
@@ -178,7 +194,12 @@ class Dump(Mapping[str, "Point | Latents"]):
             return self._joined_latents(name)
         if name not in self.names and name not in _INTEGERS:
             raise KeyError(f"the dump has no `{name}`; {nearest(name, self.names)}")
-        return Point(name, self.files, self._left_padded)
+        return self._point(name)
+
+    def _point(self, name: str) -> Point:
+        if self._packed is None:
+            return Point(name, self.files, self._left_padded)
+        return PackedPoint(name, self._packed, self._described_shape(name))
 
     def __contains__(self, name: object) -> bool:
         return name in self.names
@@ -195,6 +216,8 @@ class Dump(Mapping[str, "Point | Latents"]):
     @property
     def rows(self) -> int:
         """Number of prompts."""
+        if self._packed is not None:
+            return sum(file.rows for file in self._packed)
         return sum(file.shape("tokens")[0] for file in self.files)
 
     @property
@@ -202,27 +225,32 @@ class Dump(Mapping[str, "Point | Latents"]):
         """Token ids, `[row, pos]`, padded with zeros to the longest prompt."""
         if not self.files:
             return np.empty((0, 0), np.int64)
-        # Files are padded with the tokenizer's pad token.
-        return np.where(self.mask, np.asarray(Point("tokens", self.files, self._left_padded)), 0)
+        # Padded files contain the tokenizer's pad token. Packed files have a smaller dtype.
+        return np.where(self.mask, np.asarray(self._point("tokens")).astype(np.int64, copy=False), 0)
 
     @property
     def mask(self) -> Array:
         """True at tokens and false at padding, `[row, pos]`."""
         if not self.files:
             return np.empty((0, 0), bool)
-        return np.asarray(Point("attention_mask", self.files, self._left_padded)).astype(bool)
+        return np.asarray(self._point("attention_mask")).astype(bool)
 
     def batches(self, names: Iterable[str] | None = None) -> Iterator[Batch]:
-        """Yields named arrays with `tokens` and `mask`, file by file, so that only one file is in memory at a time."""
+        """Yields named arrays with `tokens` and `mask`, file by file, so that only one file is in memory at a time.
+        Packed files yield several batches, of at most 64 prompts.
+        """
         wanted = [names] if isinstance(names, str) else list(names) if names is not None else self.names
         for name in wanted:
             if name not in self:
                 self[name]
+        if self._packed is not None:
+            yield from self._packed_batches(self._packed, wanted)
+            return
         for file in self.files:
             one = Dump([file], self.manifest)
             batch = Batch()
             for name in wanted:
-                if name not in one:
+                if name not in one and name not in file:
                     # No token in this file was routed to the expert.
                     batch[name] = np.empty((0, *self._of_any(name)), np.float32)
                     continue
@@ -231,11 +259,41 @@ class Dump(Mapping[str, "Point | Latents"]):
             batch.tokens, batch.mask = one.tokens, one.mask
             yield batch
 
+    def _packed_batches(self, files: list[PackedFile], wanted: list[str]) -> Iterator[Batch]:
+        for packed in files:
+            file = packed.file
+            # The row of a routed token is not stored, so files with them are not divided.
+            whole = any(name in file and packed.is_routed(name) for name in wanted)
+            for numbers in packed.batches(whole):
+                batch = Batch()
+                batch.tokens, batch.mask = (
+                    PackedPoint(name, [packed])._gather(numbers, tight=True) for name in ("tokens", "attention_mask")
+                )
+                batch.tokens, batch.mask = batch.tokens.astype(np.int64), batch.mask.astype(bool)
+                for name in wanted:
+                    if name in self._latents:
+                        counts, indices, values = packed.latents(name, numbers, batch.mask.shape[1])
+                        shape = (*counts.shape, int(file[name + ".shape"][-1]))
+                        batch[name] = Latents(shape, _offsets(counts), indices, values).dense()
+                    elif name not in file and name not in _INTEGERS:
+                        batch[name] = np.empty((0, *self._of_any(name)), np.float32)
+                    elif packed.is_routed(name):
+                        batch[name] = np.array(file[name])
+                    else:
+                        batch[name] = PackedPoint(name, [packed])._gather(numbers, tight=True)
+                yield batch
+
     def vectors(self, name: str) -> Iterator[Array]:
         """Yields the vectors of a point file by file, `[token, ...]`, without padding, ordered by prompt and position.
         """
         if isinstance(self[name], Latents):
             raise ValueError(f"`{name}` contains sparse latents, not vectors: use dump[name]")
+        for packed in self._packed or []:
+            if not packed.has_vectors(name):
+                raise ValueError(f"`{name}` does not have one vector per token: its shape is {self._point(name).shape}")
+            yield packed.vectors(name)
+        if self._packed is not None:
+            return
         for file in self.files:
             point, mask = Point(name, [file], self._left_padded), file["attention_mask"].astype(bool)
             if _BY_HEAD.search(name) or _ROUTED.search(name) or point.shape[:2] != mask.shape:
@@ -245,7 +303,25 @@ class Dump(Mapping[str, "Point | Latents"]):
     def _of_any(self, name: str) -> tuple[int, ...]:
         return next(file.shape(name)[1:] for file in self.files if name in file)
 
+    def _described_shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a point of a packed dump, if the manifest has it. Otherwise, it depends on all rows."""
+        entry = self._tensors.get("tokens" if name in _INTEGERS else name)
+        shape = entry.get("shape") if isinstance(entry, dict) else None
+        if not self.manifest.get("complete") or not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
+            return None
+        return tuple(shape) if shape[:1] == [self.rows] else None
+
+    def _packed_latents(self, files: list[PackedFile], name: str) -> Latents:
+        longest = self._point("tokens").shape[1]
+        parts = [file.latents(name, np.arange(file.rows), longest) for file in files]
+        counts, indices, values = (np.concatenate(column) for column in zip(*parts))
+        first = files[0]
+        shape = (*counts.shape, int(first.file[name + ".shape"][-1]))
+        return Latents(shape, _offsets(counts), indices, values, first.is_bf16(name + ".values"))
+
     def _joined_latents(self, name: str) -> Latents:
+        if self._packed is not None:
+            return self._packed_latents(self._packed, name)
         parts = []
         for file in self.files:
             rows, positions, latents = (int(size) for size in file[name + ".shape"])
@@ -267,6 +343,22 @@ class Dump(Mapping[str, "Point | Latents"]):
         return Latents(shape, np.concatenate(begins), indices, values, parts[0].bf16)
 
 
+def _offsets(counts: Array) -> Array:
+    """Index at which the entries of each position start, followed by their number."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
+
+def _blank(name: str, bits: bool) -> float:
+    """Padding value of a point, or its bits in bf16."""
+    if "hook_attn_scores" not in name:
+        return 0
+    return 0xFF80 if bits else -np.inf
+
+
+def _is_plain(index: Any) -> bool:
+    return isinstance(index, (int, np.integer, slice)) and not isinstance(index, bool)
+
+
 class Point:
     """Activations of all prompts at a hook point, `[row, ...]`, padded to the longest prompt. Values are read on
     access: `x[3]`, `x[10:20]`, `numpy.asarray(x)`, `x.to_torch()`. Padding is zero, and minus infinity in attention scores.
@@ -282,7 +374,13 @@ class Point:
             raise ValueError(f"`{name}` contains only the tokens routed to one expert, which differ by file: use dump.batches([...])")
         shapes = [self._shape(file) for file in self._files]
         rest = np.max([shape[1:] for shape in shapes], axis=0).astype(int).tolist()
-        self.shape: tuple[int, ...] = (sum(shape[0] for shape in shapes), *rest)
+        self._size: tuple[int, ...] | None = (sum(shape[0] for shape in shapes), *rest)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of rows, followed by the lengths of the other axes."""
+        assert self._size is not None
+        return self._size
 
     def _shape(self, file: File) -> tuple[int, ...]:
         """Shape within a file, with rows first and then positions."""
@@ -312,7 +410,7 @@ class Point:
     def __getitem__(self, index: Any) -> Array:
         parts = index if isinstance(index, tuple) else (index,)
         # Only integers and slices are handled here. NumPy handles everything else.
-        plain = parts and all(isinstance(part, (int, np.integer, slice)) and not isinstance(part, bool) for part in parts)
+        plain = parts and all(map(_is_plain, parts))
         first, rest = (parts[0], parts[1:]) if plain else (None, ())
         if isinstance(first, (int, np.integer)):
             row = range(len(self))[first]
@@ -346,10 +444,7 @@ class Point:
                 parts.append(file.bits(self.name).reshape(self._shape(file))[own])
             first += count
         kind = self._files[0].kind(self.name)
-        blank: float = 0
-        if "hook_attn_scores" in self.name:
-            blank = 0xFF80 if self._is_bf16 else -np.inf
-        joined = np.full((max(end - begin, 0), *self.shape[1:]), blank, kind)
+        joined = np.full((max(end - begin, 0), *self.shape[1:]), _blank(self.name, self._is_bf16), kind)
         row = 0
         for part in parts:
             inner = tuple(
@@ -358,4 +453,88 @@ class Point:
             )
             joined[(slice(row, row + len(part)), *inner)] = part
             row += len(part)
+        return widened(joined) if self._is_bf16 and not bits else joined
+
+
+class PackedPoint(Point):
+    """A point of a packed dump, whose rows are padded when they are read."""
+
+    def __init__(self, name: str, files: list[PackedFile], shape: tuple[int, ...] | None = None) -> None:
+        """`shape` is that of all rows, if it is known."""
+        self.name = name
+        # The mask is not stored: it follows from the lengths of the rows.
+        self._is_mask = name == "attention_mask"
+        self._packed = [file for file in files if self._is_mask or name in file.file]
+        self._files = [file.file for file in self._packed]
+        if not self._packed:
+            raise KeyError(f"the dump has no `{name}`")
+        self._is_routed = self._packed[0].is_routed(name)
+        if self._is_routed:
+            if len(files) > 1:
+                raise ValueError(f"`{name}` contains only the tokens routed to one expert, which differ by file: use dump.batches([...])")
+            shape = self._files[0].shape(name)
+        self._size = shape
+        # Number of the first row of each file, followed by the number of rows.
+        self._begins = np.cumsum([0, *(file.rows for file in self._packed)])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of rows, followed by the lengths of the other axes."""
+        if self._size is None:
+            rest = [self._rows_of(file, np.arange(file.rows)).shapes.max(axis=0, initial=0) for file in self._packed]
+            self._size = (len(self), *np.max(rest, axis=0).tolist())
+        return self._size
+
+    def __len__(self) -> int:
+        return self._files[0].shape(self.name)[0] if self._is_routed else int(self._begins[-1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype("<i8") if self._is_mask else super().dtype
+
+    @property
+    def _is_bf16(self) -> bool:
+        return not self._is_mask and super()._is_bf16
+
+    def __getitem__(self, index: Any) -> Array:
+        parts = index if isinstance(index, tuple) else (index,)
+        if parts and all(map(_is_plain, parts[1:])):
+            first = np.asarray(parts[0]) if isinstance(parts[0], (list, np.ndarray)) else parts[0]
+            chosen = isinstance(first, np.ndarray) and first.ndim == 1 and first.size and first.dtype.kind in "iub"
+            if chosen or (isinstance(first, slice) and first.step not in (None, 1)):
+                # Only these rows are read.
+                return np.asarray(self._gather(np.arange(len(self))[first])[(slice(None), *parts[1:])])
+        return super().__getitem__(index)
+
+    def _rows(self, begin: int, end: int, bits: bool = False) -> Array:
+        return self._gather(np.arange(begin, end), bits)
+
+    def _rows_of(self, file: PackedFile, numbers: Array) -> Rows:
+        if not self._is_mask:
+            return file.read_rows(self.name, numbers)
+        shapes = file.lengths(numbers)[:, None]
+        return Rows(np.ones(shapes.max(initial=0), np.int64), np.zeros(len(numbers), np.int64), shapes)
+
+    def _gather(self, numbers: Array, bits: bool = False, tight: bool = False) -> Array:
+        """Reads rows in this order, padded to the longest row of the dump or, if `tight`, to the longest of these."""
+        if self._is_routed:
+            whole = self._files[0].bits(self.name)[numbers]
+            return widened(whole) if self._is_bf16 and not bits else whole
+        if (np.diff(numbers) < 0).any():
+            # Read each file only once.
+            order = np.argsort(numbers, kind="stable")
+            joined = self._gather(numbers[order], bits, tight)
+            return joined[np.argsort(order)]
+        owners = np.searchsorted(self._begins, numbers, side="right") - 1
+        breaks = np.flatnonzero(np.diff(owners)) + 1
+        parts = []
+        for own in np.split(numbers, breaks) if len(numbers) else []:
+            number = int(np.searchsorted(self._begins, own[0], side="right")) - 1
+            parts.append(self._rows_of(self._packed[number], own - self._begins[number]))
+        longest = np.max([part.shapes.max(axis=0) for part in parts], axis=0).tolist() if parts else []
+        inner = tuple(longest) if tight else self.shape[1:]
+        if parts and (len(longest) != len(inner) or any(own > size for own, size in zip(longest, inner))):
+            raise ValueError(f"`{self.name}` has rows of shape {tuple(longest)}, but the manifest describes {inner}")
+        kind = self.dtype if self._is_mask else self._files[0].kind(self.name)
+        joined = padded(parts, (len(numbers), *inner), kind, _blank(self.name, self._is_bf16))
         return widened(joined) if self._is_bf16 and not bits else joined

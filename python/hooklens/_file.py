@@ -84,11 +84,15 @@ class File(Mapping[str, np.ndarray[Any, Any]]):
         """Dtype of the array that `bits` returns."""
         return np.dtype(_TYPES[self.dtype(name)])
 
-    def read(self, name: str) -> np.ndarray[Any, Any]:
-        """Reads all values at once, which is faster than going through the memory map."""
-        begin, end = self._tensors[name]["data_offsets"]
-        kind = self.kind(name)
-        bits = np.fromfile(self.path, kind, (end - begin) // kind.itemsize, offset=self._first + begin).reshape(self.shape(name))
+    def read(self, name: str, first: int = 0, last: int | None = None) -> np.ndarray[Any, Any]:
+        """Reads the values `first..last` of the first axis (all by default) at once, which is faster than going through
+        the memory map.
+        """
+        kind, (count, *inner) = self.kind(name), self.shape(name)
+        last = count if last is None else last
+        size = int(np.prod(inner, dtype=np.int64))
+        offset = self._first + self._tensors[name]["data_offsets"][0] + first * size * kind.itemsize
+        bits = np.fromfile(self.path, kind, (last - first) * size, offset=offset).reshape(last - first, *inner)
         return widened(bits) if self.dtype(name) == "BF16" else bits
 
     def bits(self, name: str) -> np.ndarray[Any, Any]:

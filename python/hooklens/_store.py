@@ -14,10 +14,13 @@ import numpy as np
 from ._dump import _BY_HEAD, load
 from ._file import File
 from ._nearest import nearest
+from ._packed import SHAPES, PackedFile
 
 Array = np.ndarray[Any, Any]
 # Number of chunks to read ahead.
 AHEAD = 2
+# Size of the pieces that packed files are divided into.
+_PIECE = 16 << 20
 
 
 class Places(NamedTuple):
@@ -29,6 +32,17 @@ class Places(NamedTuple):
     """Position of each vector's token in its prompt, not counting padding."""
     tokens: Array
     """Token ids."""
+
+
+class _Piece(NamedTuple):
+    """A padded file, or a range of the tokens of a packed file."""
+
+    file: File
+    packed: PackedFile | None
+    first_row: int
+    """Number of the file's first prompt."""
+    begin: int
+    end: int
 
 
 class State(TypedDict, total=False):
@@ -58,8 +72,9 @@ class ActivationStore:
     memory.
 
     Files are visited in random order, and the vectors of `mix` files at a time are shuffled together (up to three
-    times as many files are in memory). The same seed gives the same batches, so a saved state is enough to
-    resume. With several readers, each reads its own part of the files.
+    times as many files are in memory). Packed files are divided into pieces of at most 16 MiB, which count as files
+    here. The same seed gives the same batches, so a saved state is enough to resume. With several readers, each reads
+    its own part of the files.
 
     >>> store = ActivationStore(["activations"], "blocks.6.hook_resid_post", batch_size=4096)  # doctest: +SKIP
     >>> for x in store.batches(epochs=2): train(x)                                             # doctest: +SKIP
@@ -85,9 +100,12 @@ class ActivationStore:
             raise ValueError(f"there is no reader {reader} of {readers}; readers are numbered from 0 to {readers - 1}")
         paths = [dumps] if isinstance(dumps, (str, os.PathLike)) else list(dumps)
         opened = [(path, load(path)) for path in paths]
-        files, first_rows, rows = [], [], 0
+        files: list[File] = []
+        packed: list[PackedFile | None] = []
+        first_rows, rows = [], 0
         for _, dump in opened:
             files += dump.files
+            packed += [None] * len(dump.files) if dump._packed is None else dump._packed
             first_rows += [rows + first for first in dump.first_rows]
             # An incomplete dump lacks its last prompts.
             rows += dump.manifest.get("rows", dump.rows)
@@ -98,15 +116,20 @@ class ActivationStore:
         self.mix = mix
         self.seed = seed
         shapes = []
-        for file in files:
+        for file, of_packed in zip(files, packed):
             if point not in file:
                 if point + ".offsets" in file:
                     raise ValueError(f"{file.path}: `{point}` contains sparse latents, not vectors: use load(...)[point]")
-                points = [name for name in file if "." in name and not name.endswith((".offsets", ".indices", ".values"))]
+                parts = (".offsets", ".indices", ".values", SHAPES)
+                points = [name for name in file if "." in name and not name.endswith(parts)]
                 raise KeyError(f"{file.path} has no `{point}`; {nearest(point, points)}")
-            if _BY_HEAD.search(point) or file.shape(point)[:2] != file.shape("tokens"):
+            if of_packed is None:
+                sound = not _BY_HEAD.search(point) and file.shape(point)[:2] == file.shape("tokens")
+            else:
+                sound = of_packed.has_vectors(point)
+            if not sound:
                 raise ValueError(f"{file.path}: `{point}` does not have one vector per token: its shape is {file.shape(point)}")
-            shapes.append(file.shape(point)[2:])
+            shapes.append(file.shape(point)[2 if of_packed is None else 1 :])
         if not files:
             raise ValueError(f"no dump files to read `{point}` from: {', '.join(map(str, paths)) or 'no dump was given'}")
         if len(set(shapes)) != 1:
@@ -116,10 +139,20 @@ class ActivationStore:
         kinds = [np.dtype("<f4") if file.dtype(point) == "BF16" else file.kind(point) for file in files]
         self.dtype = np.result_type(*kinds)
         """Dtype of the vectors: the widest if dumps have different dtypes."""
-        self._files = files[reader::readers]
-        self._first_rows = first_rows[reader::readers]
+        pieces = []
+        for file, of_packed, first_row in zip(files, packed, first_rows):
+            if of_packed is None:
+                pieces.append(_Piece(file, None, first_row, 0, 0))
+                continue
+            size = int(np.prod(self.shape, dtype=np.int64)) * file.kind(point).itemsize
+            length = max(_PIECE // max(size, 1), 1)
+            ranges = [(begin, min(begin + length, of_packed.tokens)) for begin in range(0, of_packed.tokens, length)]
+            pieces += [_Piece(file, of_packed, first_row, begin, end) for begin, end in ranges]
+        self._pieces = pieces[reader::readers]
         # Masks are small: read them now to count the vectors in each file.
-        self._counts = [int(file["attention_mask"].sum()) for file in self._files]
+        self._counts = [
+            int(piece.file["attention_mask"].sum()) if piece.packed is None else piece.end - piece.begin for piece in self._pieces
+        ]
         self._of = [seed, batch_size, mix, reader, readers, sum(self._counts)]
         if state is not None:
             self._check(state)
@@ -164,7 +197,7 @@ class ActivationStore:
     def _epoch(self, places: bool) -> Iterator[tuple[Array, Array]]:
         """Yields vectors, and their places as `[batch, 3]`, or as `[batch, 0]` unless `places` is set."""
         epoch = self.state["epoch"]
-        order = np.random.default_rng((self.seed, epoch)).permutation(len(self._files))
+        order = np.random.default_rng((self.seed, epoch)).permutation(len(self._pieces))
         chunks = [order[first : first + self.mix] for first in range(0, len(order), self.mix)]
         # Skip whole chunks before the first batch.
         skip, first = self.state["batch"] * self.batch_size, 0
@@ -201,32 +234,38 @@ class ActivationStore:
             self.state = self._at(epoch, self.state["batch"] + 1)
             yield rest, rest_at
 
-    def _chunk(self, epoch: int, number: int, files: Array, lead: int, places: bool) -> tuple[Array, Array]:
-        """Reads the vectors of some files and returns them shuffled, after `lead` free rows, with their places."""
-        parts = [self._vectors(self._files[file]) for file in files]
+    def _chunk(self, epoch: int, number: int, pieces: Array, lead: int, places: bool) -> tuple[Array, Array]:
+        """Reads the vectors of some pieces and returns them shuffled, after `lead` free rows, with their places."""
+        parts = [self._vectors(self._pieces[piece]) for piece in pieces]
         count = sum(len(part) for part in parts)
         shuffled = np.empty((lead + count, *self.shape), self.dtype)
         order = np.random.default_rng((self.seed, epoch, number)).permutation(count) + lead
         at = np.empty((lead + count, 3 if places else 0), np.int64)
         begin = 0
-        for file, part in zip(files, parts):
+        for piece, part in zip(pieces, parts):
             own = order[begin : begin + len(part)]
             shuffled[own] = part
             if places:
-                at[own] = self._places(file)
+                at[own] = self._places(self._pieces[piece])
             begin += len(part)
         return shuffled, at
 
-    def _places(self, file: int) -> Array:
-        """Prompt, position and token of each vector of a file, `[vector, 3]`."""
-        one = self._files[file]
+    def _places(self, piece: _Piece) -> Array:
+        """Prompt, position and token of each vector of a piece, `[vector, 3]`."""
+        one = piece.file
+        if piece.packed is not None:
+            at = piece.packed.places(piece.begin, piece.end)
+            at[:, 0] += piece.first_row
+            return at
         mask = one["attention_mask"].astype(bool)
         positions = one["positions"] if "positions" in one else np.cumsum(mask, axis=1) - 1
-        rows = np.broadcast_to(np.arange(len(mask))[:, None] + self._first_rows[file], mask.shape)
+        rows = np.broadcast_to(np.arange(len(mask))[:, None] + piece.first_row, mask.shape)
         return np.stack([rows[mask], positions[mask], one["tokens"][mask]], axis=1)
 
-    def _vectors(self, file: File) -> Array:
-        mask = file["attention_mask"].astype(bool)
-        vectors = file.read(self.point)
+    def _vectors(self, piece: _Piece) -> Array:
+        if piece.packed is not None:
+            return piece.file.read(self.point, piece.begin, piece.end)
+        mask = piece.file["attention_mask"].astype(bool)
+        vectors = piece.file.read(self.point)
         # Without padding, the mask would select all vectors.
         return vectors.reshape(-1, *self.shape) if mask.all() else vectors[mask]

@@ -21,11 +21,14 @@ def run(*arguments):
     subprocess.run([PROGRAM, *map(str, arguments)], check=True, capture_output=True)
 
 
-def dumped(folder, *more, out="out"):
-    prompts = folder / "prompts.jsonl"
-    prompts.write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+def dumped(folder, *more, out="out", packed=False):
+    """Dumps prompts of the command line, which are padded, or of a file."""
+    prompts = ["--tokens", ";".join(",".join(map(str, row)) for row in ROWS)]
+    if packed:
+        prompts = ["--prompts", folder / "prompts.jsonl"]
+        prompts[1].write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
     hooks = f"{RESID},{PATTERN},{SCORES}"
-    run("dump", "--model", "embedded:induction", "--prompts", prompts, "--hooks", hooks, "--no-share-prefix", *more, "--out", folder / out)
+    run("dump", "--model", "embedded:induction", *prompts, "--hooks", hooks, "--no-share-prefix", *more, "--out", folder / out)
     return folder / out
 
 
@@ -212,7 +215,7 @@ def test_manifests_describe_the_dump(tmp_path):
     one = hooklens.load(dumped(tmp_path, "--positions=-2..", out="one.safetensors"))
     for own in (dump, one):
         assert own.settings["hooks"] == [RESID, PATTERN, SCORES] and own.settings["prefix_tokens"] == []
-        assert own.manifest["prompts"] == {"files": [str(tmp_path / "prompts.jsonl")]}
+        assert "prompts" not in own.manifest
         assert own.manifest["hooklens"] and own.model["name"] == "embedded:induction"
         assert set(own.token_texts) == {token for row in ROWS for token in row} and own.token_texts[1] == "red"
         for name in own.names:

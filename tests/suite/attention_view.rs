@@ -303,10 +303,14 @@ fn attention_writes_pages_pictures_and_numbers() {
     }
     for (wrong, code, says) in [
         (&["--prompt", "red", "--out", "x.gif"][..], 2, ".json, .csv, .svg, .png or .html"),
-        (&["--prompt", "red", "--layers", "2"], 1, "--layers 2 is out of range: the model has 2, numbered 0 to 1"),
+        (
+            &["--prompt", "red", "--layers", "2"],
+            1,
+            "--layers 2 is out of range: the model has 2 layers, numbered 0 to 1",
+        ),
         (&["--prompt", "red", "--heads", "1..9"], 1, "--heads"),
         (&["--prompt", "red", "--positions", "7"], 1, "2 positions"),
-        (&["--tokens", "1,2;3,4"], 2, "one prompt"),
+        (&["--tokens", "1,2;3,4", "--json"], 2, "one prompt"),
         (&["--tokens", "1,99"], 1, "outside the vocabulary"),
         (&["--prompt", "red", "--tokens", "1"], 2, "cannot be used with"),
         (&[], 2, "--prompt"),

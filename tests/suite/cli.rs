@@ -202,7 +202,8 @@ fn a_folder_is_sharded_and_continued() {
         "\"red fox\"\n{\"text\": \"king drum sun\"}\n\n{\"tokens\": [0, 1, 2]}\n[0, 3]\n{\"prompt\": \"tea\"}\n",
     )
     .unwrap();
-    let arguments = ["--prompts", prompts.to_str().unwrap(), "--hooks", "*hook_z", "--batch-size", "2"];
+    // Prompts selected by their number are not read as a stream, but kept in memory.
+    let arguments = ["--prompts", prompts.to_str().unwrap(), "--limit", "5", "--hooks", "*hook_z", "--batch-size", "2"];
     let (code, out, err) = dump(folder.path(), "out", &arguments);
     assert!(code == 0 && out.contains("5 prompts") && out.contains("3 files"), "{out}{err}");
     let out_folder = folder.path().join("out");
@@ -231,7 +232,17 @@ fn a_folder_is_sharded_and_continued() {
     let (code, _, err) = dump(
         folder.path(),
         "out",
-        &["--prompts", prompts.to_str().unwrap(), "--hooks", "*hook_q", "--batch-size", "2", "--resume"],
+        &[
+            "--prompts",
+            prompts.to_str().unwrap(),
+            "--limit",
+            "5",
+            "--hooks",
+            "*hook_q",
+            "--batch-size",
+            "2",
+            "--resume",
+        ],
     );
     assert!(code == 1 && err.contains("different settings (hooks: "), "{err}");
     fs::write(&prompts, "\"red\"\n\"king\"\n\"tea\"\n\"sun\"\n\"fox\"\n").unwrap();

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use hooklens::DumpError;
 use hooklens::corpus::{Corpus, Prompt};
+use hooklens_data::corpus::{PlacedPrompts, pieces_of};
 use proptest::prelude::*;
 
 use crate::support::{cases, program};
@@ -175,6 +176,39 @@ fn dump(folder: &Path, arguments: &[&str], input: Stdio) -> (bool, String) {
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
     fs::remove_dir_all(folder.join("out")).ok();
     (output.status.success(), said)
+}
+
+/// The pieces of a corpus have the prompts of the corpus, in order. A piece's prompts have the positions that they have
+/// in the whole file.
+#[test]
+fn pieces_are_the_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+    let lines: String = (0..4000).map(|n| format!("{{\"text\": \"prompt ä {n}\"}}\n\n")).collect();
+    file("a.jsonl", lines.as_bytes());
+    file("b.jsonl.gz", &gzipped(lines.as_bytes()));
+    file("c.jsonl.zst", &zstandard(lines.as_bytes()));
+    file("empty.jsonl", b"");
+    let corpus = Corpus::new([folder.path().join("*.jsonl*")]);
+    let pieces = pieces_of(&corpus).unwrap();
+    assert!(pieces.count() > 4 && pieces.stream().is_none(), "{}", pieces.count());
+    let all = |placed: PlacedPrompts| placed.map(|one| one.map(|(prompt, place)| (prompt, place.to_string())));
+    let whole: Vec<_> = all(corpus.placed().unwrap()).collect::<Result<_, _>>().unwrap();
+    let apart = (0..pieces.count()).flat_map(|piece| all(pieces.open(piece).unwrap()));
+    assert_eq!(apart.collect::<Result<Vec<_>, _>>().unwrap(), whole);
+    // Errors name the line in the file.
+    file("wrong.jsonl", format!("{lines}{{}}\n").as_bytes());
+    let pieces = pieces_of(&Corpus::new([folder.path().join("wrong.jsonl")])).unwrap();
+    let message = all(pieces.open(pieces.count() - 1).unwrap()).find_map(Result::err).unwrap().to_string();
+    assert!(message.contains("wrong.jsonl:8001"), "{message}");
+    #[cfg(feature = "arrow")]
+    for name in ["snappy.parquet", "zstd.parquet", "large.parquet", "file.arrow", "lz4.feather", "datasets.arrow"] {
+        let corpus = Corpus::new([crate::support::fixtures().join("tables").join(name)]);
+        let pieces = pieces_of(&corpus).unwrap();
+        let whole: Vec<Prompt> = corpus.prompts().unwrap().collect::<Result<_, _>>().unwrap();
+        let apart = (0..pieces.count()).flat_map(|piece| pieces.open(piece).unwrap()).map(|placed| placed.unwrap().0);
+        assert_eq!(apart.collect::<Vec<_>>(), whole, "{name}");
+    }
 }
 
 /// Tables as written by other programs.
@@ -440,6 +474,10 @@ mod once {
             "blocks.1.hook_resid_post",
             "--latents",
             "4",
+            "--k",
+            "2",
+            "--batch-size",
+            "4",
             "--tokens",
             "8",
             "--out",
@@ -475,7 +513,7 @@ mod once {
                     said.contains(&place) && said.contains(words),
                     "{command:?} {more:?} {bad}, not {place}: {said}"
                 );
-                assert!(!path.join("out/manifest.json").exists() && !path.join("sae").exists());
+                assert!(!path.join("out/manifest.json").exists() && !path.join("sae").exists(), "{command:?} {more:?}");
             }
         }
         let eval =

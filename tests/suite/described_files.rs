@@ -129,10 +129,10 @@ fn dumps_of_earlier_versions_open() {
     manifest.as_object_mut().unwrap().remove("model");
     fs::write(at("out/manifest.json"), manifest.to_string()).unwrap();
     assert_eq!(store.check_model(&model).unwrap().unwrap().fingerprint(), Some(&*model.fingerprint().unwrap()));
-    manifest["version"] = 6.into();
+    manifest["version"] = 7.into();
     fs::write(at("out/manifest.json"), manifest.to_string()).unwrap();
     let message = store.batches().unwrap_err().to_string();
-    assert!(message.contains("it has version 6, but this version of hooklens reads versions up to 5"), "{message}");
+    assert!(message.contains("it has version 7, but this version of hooklens reads versions up to 6"), "{message}");
 }
 
 /// A training that recorded its data as text is recognized as finished, and its dictionary opens. Both are described
@@ -154,8 +154,10 @@ fn trainings_of_earlier_versions_open() {
     assert_eq!(before["settings"], after["settings"]);
     assert_eq!(after["hooklens"], env!("CARGO_PKG_VERSION"));
     let data = &after["data"];
-    assert_eq!((&data["tokens"], &data["prompts"], &data["exclude_tokens"]), (&16.into(), &5.into(), &json!([0])));
-    assert!(before["data"].as_str().unwrap().contains(data["hash"].as_str().unwrap()));
+    let bytes = fs::metadata(&prompts).unwrap().len();
+    assert_eq!(data["corpus"], json!([{"file": prompts.to_str().unwrap(), "bytes": bytes}]));
+    assert_eq!((&data["pieces"], &data["exclude_tokens"]), (&1.into(), &json!([0])));
+    assert!(before["data"].as_str().unwrap().contains("16 tokens of 5 prompts"));
     assert!(after["held_out"][0]["l0"].is_number());
     assert_eq!(parsed(&now.join("cfg.json"))["metadata"]["hooklens_version"], env!("CARGO_PKG_VERSION"));
     // The version is no property of the dictionary.

@@ -334,25 +334,29 @@ fn python_reads_sparse_dumps() {
     }
     let guide = fs::read_to_string(crate::support::root().join("docs/dumps.md")).unwrap();
     let snippets = guide.split("```python\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
-    let snippet = snippets.into_iter().find(|snippet| snippet.contains("offsets")).unwrap();
+    let snippet = snippets.into_iter().find(|snippet| snippet.contains(".indices")).unwrap();
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
     let sae = Dictionary::open("embedded:ioi-sae").unwrap();
     let spliced = model.splice_dictionary(&sae).unwrap();
     let acts = hook::resid_post(2).inner::<3>("hook_sae_acts_post");
     let folder = tempfile::tempdir().unwrap();
-    let prompts = vec![vec![0, 5, 6, 9, 20], vec![0, 7, 3]];
-    let out = folder.path().join("latents");
-    hooklens::dump::Dump::new("*hook_sae_acts_post").run(&spliced, &prompts, &out).unwrap();
+    let prompts = [vec![0, 5, 6, 9, 20], vec![0, 7, 3]];
+    let lines: String = prompts.iter().map(|row| format!("{row:?}\n")).collect();
+    fs::write(folder.path().join("prompts.jsonl"), lines).unwrap();
+    let dump = ["dump", "--model", "embedded:ioi", "--dictionary", "embedded:ioi-sae", "--prompts", "prompts.jsonl"];
+    let more = ["--hooks", "*hook_sae_acts_post", "--batch-size", "1", "--out", "latents"];
+    assert!(program().current_dir(folder.path()).args(dump).args(more).status().unwrap().success());
     let script = format!("{snippet}\nprint(dense.shape)\nfor number in dense.ravel(): print(number)\n");
     let output = Command::new(&python).current_dir(folder.path()).args(["-c", &script]).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let (shape, numbers) = said.split_once('\n').unwrap();
-    assert_eq!(shape, "(2, 5, 256)");
+    assert_eq!(shape, "(8, 256)");
     let numbers: Vec<f32> = numbers.lines().map(|line| line.parse().unwrap()).collect();
-    for (row, prompt) in prompts.iter().enumerate() {
+    // The shorter prompt is computed first.
+    for (row, prompt, start) in [(0, &prompts[0], 3), (1, &prompts[1], 0)] {
         let expected = values(&spliced.record(vec![prompt.clone()], &acts).unwrap().get(&acts).unwrap());
-        let given = &numbers[row * 5 * 256..][..expected.len()];
+        let given = &numbers[start * 256..][..expected.len()];
         assert!(given.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5), "row {row}");
     }
 }

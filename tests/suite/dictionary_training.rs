@@ -262,7 +262,7 @@ fn dictionaries_from_the_command_line() {
     assert_eq!(code, Some(0), "{warned}");
     assert!(message.contains("64 latents, 20 steps: explained variance") && message.ends_with("-> sae\n"), "{message}");
     let trained = message;
-    assert!(warned.contains("the prompts have"), "{warned}");
+    assert!(warned.contains("pass 2 over them begins") && warned.contains("20 steps"), "{warned}");
     for file in ["cfg.json", "sae_weights.safetensors", "training.csv", "training.svg"] {
         assert!(folder.path().join("sae").join(file).is_file(), "{file}");
     }
@@ -347,8 +347,8 @@ fn dictionaries_from_the_command_line() {
         (train("sae", &["--resume"]), "contains no checkpoint to resume"),
         (train("begun", &[]), "begun contains a training checkpoint; continue it with --resume"),
         (train("sae", &[]), "sae already contains a dictionary; choose another --out"),
-        (train("out1", &["--k", "65"]), "k is 65; expected more than 0 and at most 64"),
-        (train("out2", &["--tokens", "10"]), "10 tokens are fewer than one batch of 200"),
+        (train("out1", &["--k", "65"]), "--k 65 is more than --latents 64"),
+        (train("out2", &["--tokens", "10"]), "--tokens 10 is less than --batch-size 200"),
         (train("out3", &["--at", "blocks.9.hook_resid_post"]), "layers"),
         (train("out4", &["--skip-connection"]), "--skip-connection requires --writes"),
         (train("out5", &["--learning-rate=-1"]), "learning rate"),
@@ -509,7 +509,20 @@ fn points_without_vectors_are_refused() {
         );
         let message = TrainingRun::new([training]).on_dumps([&out], |_, _| {}).unwrap_err();
         assert!(hooklens::error_chain(&message).contains("does not have one vector per token"), "{message}");
-        let given = ["features", "train", "--model", "embedded:ioi", "--prompts", "p", "--latents", "8", "--out", "z"];
+        let given = [
+            "features",
+            "train",
+            "--model",
+            "embedded:ioi",
+            "--prompts",
+            "p",
+            "--latents",
+            "8",
+            "--k",
+            "4",
+            "--out",
+            "z",
+        ];
         let output = program().current_dir(folder.path()).args(given).args(["--at", point]).output().unwrap();
         let message = String::from_utf8(output.stderr).unwrap();
         // The point is checked before the prompts are read, which would fail here.

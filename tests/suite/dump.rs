@@ -30,6 +30,7 @@ pub(crate) fn read(path: &Path) -> BTreeMap<String, ArrayD<f32>> {
         let values: Vec<f32> = match view.dtype() {
             Dtype::F32 => data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
             Dtype::BF16 => data.as_chunks().0.iter().map(|b| half::bf16::from_le_bytes(*b).to_f32()).collect(),
+            Dtype::I32 => data.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b) as f32).collect(),
             _ => data.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b) as f32).collect(),
         };
         (name, ArrayD::from_shape_vec(IxDyn(view.shape()), values).unwrap())

@@ -126,6 +126,6 @@ fn the_program_tells_the_cause_once() {
     let said = String::from_utf8(output.stderr).unwrap();
     let why = std::io::Error::from_raw_os_error(2).to_string();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("error: can't access /no/such/prompts.txt: "), "{said}");
+    assert!(said.contains("error: --prompts /no/such/prompts.txt: "), "{said}");
     assert_eq!(said.matches(&why).count(), 1, "{said}");
 }

@@ -1095,6 +1095,6 @@ fn bad_input_of_graphs() {
     assert!(graph.heads(&model, &replacement, 1 << 20).unwrap_err().to_string().contains("1048576"));
     let pairs =
         |head, positions| graph.attention_pairs(&model, &replacement, head, positions, 3).unwrap_err().to_string();
-    assert!(pairs((9, 0), [3, 1]).contains("the head is 9.0"));
+    assert!(pairs((9, 0), [3, 1]).contains("the head is L9H0"));
     assert!(pairs((0, 0), [1, 3]).contains("1 to 3"));
 }

@@ -157,7 +157,8 @@ fn a_dump_to_a_folder() {
 #[test]
 fn a_training() {
     const KILLS: u32 = 8;
-    let workshop = Workshop::new(200);
+    // The corpus has several pieces.
+    let workshop = Workshop::new(1000);
     let train = [
         "features",
         "train",
@@ -230,7 +231,7 @@ fn a_merge() {
     }
     workshop.run(&merge);
     let names: Vec<_> = contents_names(&workshop.path().join("all"));
-    assert_eq!(names, ["1", "2", "manifest.json"]);
+    assert_eq!(names, ["00001-of-00002", "00002-of-00002", "manifest.json"]);
 }
 
 fn contents_names(folder: &Path) -> Vec<String> {

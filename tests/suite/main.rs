@@ -117,6 +117,7 @@ mod once {
     pub(crate) mod notebook_twins;
     // Null settings are read alike on every device.
     mod nulls;
+    mod packed_dumps;
     mod pictures;
     pub(crate) mod shell;
     mod special_files;

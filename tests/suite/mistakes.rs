@@ -67,8 +67,8 @@ const MISTAKES: &[Mistake] = &[
     ("heads --out x.pdf", &["--out", "x.pdf", ".svg"]),
     ("features show --dictionary embedded:ioi-sae --prompts prompts.txt --out x.htlm", &["--out", ".html"]),
     ("graph --prompt P --out x.pdf", &["--out", ".html"]),
-    ("dump --prompts nofile.txt --out a", &["--prompts nofile.txt", "no such file"]),
-    ("generate --prompts nofile.txt", &["--prompts nofile.txt", "no such file"]),
+    ("dump --prompts nofile.txt --out a", &["--prompts nofile.txt", "No such file"]),
+    ("generate --prompts nofile.txt", &["--prompts nofile.txt", "No such file"]),
     ("merge --out nothere", &["--out nothere", "no such folder"]),
     ("parity --reference nothere.safetensors", &["--reference nothere.safetensors", "no such file", "tokens and activations"]),
     // Units and forms of values.

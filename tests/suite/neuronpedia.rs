@@ -254,7 +254,7 @@ fn lists_as_text_are_read_and_what_is_no_list_is_told() {
     let as_text = |params: &Value| json!({ "pinnedIds": "0_3_0", "supernodes": params["supernodes"].to_string(), "clerps": params["clerps"].to_string() });
     for params in [lists.clone(), as_text(&lists)] {
         let (code, out, message) = view(params.clone());
-        assert!(code == 0 && out.contains("1 groups"), "{out}{message}");
+        assert!(code == 0 && out.contains("1 group\n"), "{out}{message}");
         assert_eq!(GraphFile::open(&path).unwrap().json()["qParams"], lists, "{params}");
         // As the page reads a file that is dropped on it.
         let page = GraphFile::open(&path).unwrap().page().replacen(&lists.to_string(), &params.to_string(), 1);

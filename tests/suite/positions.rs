@@ -124,9 +124,9 @@ fn what_a_row_lacks_is_named() {
     };
     let all = || Record::new("*hook_resid_post");
     for (record, says) in [
-        (all().positions(Positions::of_rows([3, 2])), "positions 2 are not within the 2 positions of row 1"),
+        (all().positions(Positions::of_rows([3, 2])), "position 2 is not within the 2 positions of row 1"),
         (all().positions(Positions::of_rows([3usize])), "positions were given for 1 rows, but the batch has 2"),
-        (all().positions([0, 3]), "positions 3 are not within the 2 positions of row 1"),
+        (all().positions([0, 3]), "position 3 is not within the 2 positions of row 1"),
         (all().positions(usize::MAX), "not within the 4 positions of row 0"),
         (all().positions(Vec::<usize>::new()), "positions [] are not within the 4 positions of row 0"),
     ] {

@@ -38,8 +38,8 @@ fn cases() -> Vec<Case> {
         case("attention", "attention --prompt PROMPT"),
         case("dump_estimate", "dump --prompts prompts.txt --hooks *hook_z --dry-run --out no"),
         case("dump", "dump --prompts prompts.txt --hooks *hook_pattern --out dumped"),
-        case("dump", "dump --prompts prompts.txt --hooks *hook_z --shard 1/2 --out shards/1"),
-        case("dump", "dump --prompts prompts.txt --hooks *hook_z --shard 2/2 --out shards/2"),
+        case("dump", "dump --prompts prompts.txt --hooks *hook_z --shard 1/2 --out shards"),
+        case("dump", "dump --prompts prompts.txt --hooks *hook_z --shard 2/2 --out shards"),
         case("merge", "merge --out shards"),
         case(
             "training",

@@ -83,7 +83,7 @@ fn pipes_and_devices_are_no_files() {
         assert!(said.contains("no program writes to this pipe"), "{said}");
         let said = run("/dev/zero");
         assert!(said.contains("longer than"), "{said}");
-        assert!(run("/dev/null").contains(if command == "dump" { "is empty" } else { "no pair" }));
+        assert!(run("/dev/null").contains(if command == "dump" { "no prompts" } else { "no pair" }));
     }
 }
 

@@ -1,5 +1,6 @@
 //! The prompts of a command: from `--prompt` or from files.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -7,10 +8,11 @@ use clap::Args;
 use super::Failure;
 use super::given::{Given, row_of, to_join};
 use super::prompt_files::PromptFiles;
-use hooklens_data::corpus::Prompt;
+use super::terminal::note;
+use hooklens_data::corpus::{CorpusRows, Prompt, RowSource};
 use hooklens_data::dump::DumpModel;
 use hooklens_model::error::{InputError, Result};
-use hooklens_model::model::{DecoderInput, HookedTransformer};
+use hooklens_model::model::{DecoderInput, HookedTransformer, concatenated_part};
 
 #[derive(Debug, Args)]
 pub(super) struct CorpusArg {
@@ -29,6 +31,21 @@ impl CorpusArg {
     /// Files that the prompts are read from.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         self.files.files()
+    }
+
+    /// The prompts as rows of token ids, which are read when they are needed if the files allow it.
+    pub(super) fn source<'m>(&self, model: &'m HookedTransformer) -> Result<Box<dyn RowSource + 'm>, Failure> {
+        let Some(corpus) = self.files.in_pieces()? else {
+            return Ok(Box::new(Cow::<[Vec<u32>]>::Owned(self.rows(model, None)?)));
+        };
+        let again = |number: u64| note(format!("all prompts have been read; pass {number} over them begins"));
+        Ok(match self.concatenate {
+            None => Box::new(CorpusRows::new(&corpus, |prompt| row(model, prompt, None))?.on_pass(again)),
+            Some(len) => {
+                let join = move |rows: &[Vec<u32>]| Ok(concatenated_part(model, rows, len, None)?.0);
+                Box::new(CorpusRows::joined(&corpus, |prompt| to_join(model, prompt), join)?.on_pass(again))
+            }
+        })
     }
 
     /// Token ids of the prompts. `prepend_bos` overrides the model's default. A prompt that the model can't run is

@@ -1,6 +1,7 @@
 //! `hooklens dump`.
 
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,25 +13,25 @@ use serde_json::{Map, Value, json};
 use super::any_model::{AnyModel, past_context};
 use super::args::{ModelArg, ProcessArg, TokenRows, float_type, positions, token_rows};
 use super::findings::Findings;
-use super::given::{Given, GivenRows, to_join};
+use super::given::{Given, GivenRows, row_of, to_join};
 use super::json_result::{ModelId, print_result};
 use super::out::{Names, plural, prepare};
 use super::progress::progress;
 use super::prompt_files::PromptFiles;
 use super::shard_arg::{ShardArg, folder_of};
-use super::signals;
 use super::terminal::{note, stdout};
 use super::written::WrittenArg;
 use super::{CliResult, Failure};
-use hooklens_data::corpus::Prompt;
-use hooklens_data::dump::{Dump, DumpJob, DumpModel, DumpReport, Seen, Shard, SplitByShard, is_whole};
+use super::{signals, size};
+use hooklens_data::corpus::{Corpus, CorpusRows, Prompt, RowSource};
+use hooklens_data::dump::{Dump, DumpJob, DumpModel, DumpReport, Seen, SeenInStream, Shard, SplitByShard, is_whole};
 use hooklens_io::numerals::{bytes, grouped};
 use hooklens_io::object_stores::is_url;
 use hooklens_model::driver::Logits;
 use hooklens_model::encoder_decoder::{HookedEncoderDecoder, decoder_tokens};
 use hooklens_model::error::{Error, InputError, Result as LibResult, error_chain};
-use hooklens_model::model::{DecoderInput, HookedTransformer};
-use hooklens_model::tokens::PaddingSide;
+use hooklens_model::model::{DecoderInput, HookedTransformer, concatenated_part};
+use hooklens_model::tokens::{PaddingSide, Tokens};
 
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("input").required(true).args(["prompt", "prompts", "tokens"])))]
@@ -102,7 +103,13 @@ pub(super) struct DumpArgs {
     /// Recompute the common prefix of the prompts in a batch for each prompt
     #[arg(long)]
     no_share_prefix: bool,
-    /// Number of prompts computed together; each batch is one file of the folder
+    /// Size of the files of a folder that is dumped from prompt files, e.g. 1GiB
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256MiB")]
+    file_size: u64,
+    /// What to do with a prompt of a file that is not valid: end the dump, or leave the prompt out
+    #[arg(long, value_enum, default_value = "stop")]
+    on_error: OnError,
+    /// Number of prompts computed together
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
     /// Write NaN and infinite values, with a note, instead of failing
@@ -125,6 +132,14 @@ pub(super) struct DumpArgs {
     /// gs://, az://
     #[arg(long, value_name = "FILE.safetensors|FOLDER")]
     out: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OnError {
+    /// End the dump; finished files are kept
+    Stop,
+    /// Leave the prompt out, and count it in the manifest
+    Skip,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -238,6 +253,20 @@ fn checked(args: &DumpArgs) -> CliResult {
             let prefix = prefix(args, &model)?;
             let after_prefix = !prefix.is_empty();
             let prepend_bos = if after_prefix { Some(false) } else { args.prepend_bos };
+            let own = &model;
+            let most = args.truncate.map_or(usize::MAX, |most| most as usize);
+            let source = |corpus: &Corpus| match args.concatenate {
+                Some(len) => {
+                    let join = move |rows: &[Vec<u32>]| Ok(concatenated_part(own, rows, len, prepend_bos)?.0);
+                    Ok(CorpusRows::joined(corpus, move |prompt| to_join(own, prompt), join)?)
+                }
+                None => Ok(CorpusRows::new(corpus, move |prompt| {
+                    cut(row_of(prompt, |text| own.token_row_up_to(text, prepend_bos, most))?, most)
+                })?),
+            };
+            if streamed(args, &globs, (&model, &prefix), shard, source)?.is_some() {
+                return Ok(());
+            }
             let given = given(args)?;
             let given = match args.concatenate {
                 Some(len) => given.rows(|prompt| to_join(&model, prompt))?.concatenated(&model, len, prepend_bos)?,
@@ -252,6 +281,15 @@ fn checked(args: &DumpArgs) -> CliResult {
         }
         AnyModel::Encoder(model) => {
             framed(args)?;
+            let (own, most) = (&model, args.truncate.map_or(usize::MAX, |most| most as usize));
+            let source = |corpus: &Corpus| {
+                Ok(CorpusRows::new(corpus, move |prompt| {
+                    cut(row_of(prompt, |text| Ok(own.to_tokens(text)?.tokens.real(0)))?, most)
+                })?)
+            };
+            if streamed(args, &globs, (&model, &[]), shard, source)?.is_some() {
+                return Ok(());
+            }
             let given = rows(args, given(args)?, |text, _| Ok(model.to_tokens(text)?.tokens.real(0)))?;
             dumped(args, globs, &model, Vec::new(), given, Vec::new(), shard)
         }
@@ -266,6 +304,12 @@ fn checked(args: &DumpArgs) -> CliResult {
             dumped(args, globs, &model, Vec::new(), given, read, shard)
         }
     }
+}
+
+/// Cuts a row to at most this many tokens.
+fn cut(mut row: Vec<u32>, most: usize) -> LibResult<Vec<u32>> {
+    row.truncate(most);
+    Ok(row)
 }
 
 /// Decoder token ids for each prompt of an encoder-decoder.
@@ -311,42 +355,8 @@ fn dumped<M: DumpModel>(
     read: Vec<Vec<u32>>,
     shard: Option<Shard>,
 ) -> CliResult {
-    let own_folder = shard.map(|shard| folder_of(shard, &args.out));
-    let path = own_folder.as_deref().unwrap_or(&args.out);
-    // The shards in the output folder may have been merged already.
-    if path != args.out
-        && is_whole(&args.out).map_err(Error::from)?.is_some()
-        && is_whole(path).map_err(Error::from)?.is_none()
-    {
-        let message =
-            format!("{} already contains a dump, but not this job's shard; choose another --out", args.out.display());
-        return Err(Failure::Failed(message.into()));
-    }
-    let dump = Dump::new(globs)
-        .positions(args.positions.clone())
-        .dtype(args.dtype)
-        .logits(args.logits.into())
-        .padding_side(args.padding_side)
-        .batch_size(args.batch_size as usize)
-        .prefix(prefix)
-        .resume(args.resume || args.shard.is_some_and(ShardArg::resumes))
-        .verify(!args.no_verify)
-        .share_prefix(!args.no_share_prefix)
-        .allow_non_finite(args.allow_non_finite)
-        .prompts_from(described(args))
-        .setting("model", &args.model.model)
-        .setting("process", args.process.name());
-
-    let dump = match &args.model.adapter {
-        Some(folder) => dump.setting("adapter", &folder.display().to_string()),
-        None => dump,
-    };
-    #[cfg(feature = "arrow")]
-    let dump = if args.tables { dump.tables() } else { dump };
-    #[cfg(not(feature = "arrow"))]
-    if args.tables {
-        return Err(Failure::Usage("--tables requires a build with --features arrow".into()));
-    }
+    let path = &folder_for(args, shard)?;
+    let dump = dump_of(args, globs, prefix)?;
     if args.dry_run {
         let own = shard.map_or(0..given.rows.len(), |shard| shard.share_of(given.rows.len()));
         let read = if read.is_empty() { read } else { read[own.clone()].to_vec() };
@@ -373,9 +383,7 @@ fn dumped<M: DumpModel>(
         }
         Seen::Batch(tokens, recorded) => {
             findings.look(tokens, recorded);
-            done += tokens
-                .mask()
-                .map_or_else(|| tokens.shape().iter().product(), |mask| mask.iter().filter(|real| **real).count());
+            done += real_tokens(tokens);
             bar.inc(tokens.shape()[0] as u64);
             bar.set_message(format!("{} tokens/s", grouped((done as f64 / start.elapsed().as_secs_f64()) as usize)));
         }
@@ -395,6 +403,197 @@ fn dumped<M: DumpModel>(
     }
     printed
 }
+
+/// The file or folder to write, which is a subfolder for a shard.
+fn folder_for(args: &DumpArgs, shard: Option<Shard>) -> Result<PathBuf, Failure> {
+    let own_folder = shard.map(|shard| folder_of(shard, &args.out));
+    let path = own_folder.unwrap_or_else(|| args.out.clone());
+    // The shards in the output folder may have been merged already.
+    if path != args.out
+        && is_whole(&args.out).map_err(Error::from)?.is_some()
+        && is_whole(&path).map_err(Error::from)?.is_none()
+    {
+        let message =
+            format!("{} already contains a dump, but not this job's shard; choose another --out", args.out.display());
+        return Err(Failure::Failed(message.into()));
+    }
+    Ok(path)
+}
+
+/// The dump that the options describe.
+fn dump_of(args: &DumpArgs, globs: Vec<&str>, prefix: Vec<u32>) -> Result<Dump, Failure> {
+    let dump = Dump::new(globs)
+        .positions(args.positions.clone())
+        .dtype(args.dtype)
+        .logits(args.logits.into())
+        .padding_side(args.padding_side)
+        .batch_size(args.batch_size as usize)
+        .prefix(prefix)
+        .resume(args.resume || args.shard.is_some_and(ShardArg::resumes))
+        .verify(!args.no_verify)
+        .share_prefix(!args.no_share_prefix)
+        .allow_non_finite(args.allow_non_finite)
+        .prompts_from(described(args))
+        .setting("model", &args.model.model)
+        .setting("process", args.process.name());
+
+    let dump = match &args.model.adapter {
+        Some(folder) => dump.setting("adapter", &folder.display().to_string()),
+        None => dump,
+    };
+    #[cfg(feature = "arrow")]
+    let dump = if args.tables { dump.tables() } else { dump };
+    #[cfg(not(feature = "arrow"))]
+    if args.tables {
+        return Err(Failure::Usage("--tables requires a build with --features arrow".into()));
+    }
+    Ok(dump)
+}
+
+/// Dumps the prompts of files while they are read, if the files and the points allow it; `None` otherwise.
+/// `source` reads and tokenizes the prompts.
+fn streamed<'m, M: DumpModel>(
+    args: &DumpArgs,
+    globs: &[&str],
+    (model, prefix): (&'m M, &[u32]),
+    shard: Option<Shard>,
+    source: impl FnOnce(&Corpus) -> Result<CorpusRows<'m>, Failure>,
+) -> Result<Option<()>, Failure> {
+    if to_file(&args.out) || args.tables || args.decoder_field.is_some() {
+        return Ok(None);
+    }
+    let dump = dump_of(args, globs.to_vec(), prefix.to_vec())?;
+    if !dump.can_be_packed(model)? {
+        return Ok(None);
+    }
+    let Some(corpus) = args.files.in_pieces()? else { return Ok(None) };
+    let source = source(&corpus)?;
+    if args.dry_run {
+        // A few compressed files say nothing about the rest.
+        let own = shard.map_or(0..source.pieces(), |shard| shard.share_of(source.pieces()));
+        return if own.len() < SPARSE { Ok(None) } else { sampled(args, &dump, model, &source, own).map(Some) };
+    }
+    if let Some(shard) = shard.filter(|shard| source.pieces() < shard.of()) {
+        note(format!(
+            "the prompt files have {}, so some of the {} shards are empty (a compressed file is one piece)",
+            plural(source.pieces(), "piece"),
+            shard.of()
+        ));
+    }
+    let path = folder_for(args, shard)?;
+    let dump = dump.stop_when(signals::stop()).file_size(args.file_size).skip_errors(args.on_error == OnError::Skip);
+    let dump = shard.into_iter().fold(dump, Dump::shard);
+    let bar = progress(1, "{bar:30} {percent} % {msg} {eta}");
+    let mut findings = Findings::default();
+    let (start, mut done, mut skipped) = (Instant::now(), 0, 0);
+    let report = dump.run_corpus(model, &source, &path, &mut |seen| match seen {
+        SeenInStream::Dump(Seen::Resumed(rows)) => note(format!("resuming after {}", plural(rows, "prompt"))),
+        SeenInStream::Dump(Seen::Batch(tokens, recorded)) => {
+            findings.look(tokens, recorded);
+            done += real_tokens(tokens);
+            bar.set_message(format!("{} tokens/s", grouped((done as f64 / start.elapsed().as_secs_f64()) as usize)));
+        }
+        SeenInStream::Pieces(read, all) => {
+            bar.set_length(all as u64);
+            bar.set_position(read as u64);
+        }
+        SeenInStream::LeftOut(error) => {
+            skipped += 1;
+            if skipped <= SHOWN {
+                note(format!("left out: {}", error_chain(error)));
+            }
+        }
+        _ => {}
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    if skipped > 0 {
+        note(format!("left out {}", plural(skipped, "prompt")));
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let printed = match args.json {
+        true => print_result(Some(&ModelId::of(&args.model.model, model)?), json(&report, &findings, seconds, &path)),
+        false => print(&report, &findings, seconds, &path),
+    };
+    if report.left > 0 {
+        let again = if args.shard.is_some_and(ShardArg::resumes) { "the same command" } else { "--resume" };
+        let share = 100.0 * report.left as f64 / source.pieces().max(1) as f64;
+        return Err(Failure::Stopped(format!("{share:.0} % of the prompts left; continue with {again}")));
+    }
+    printed.map(Some)
+}
+
+/// Number of places of a corpus that an estimate is based on, and the least number of pieces for which it is.
+const PLACES: usize = 8;
+const SPARSE: usize = 256;
+
+/// Dumps a few batches from all over the corpus to a temporary folder, and prints what the whole dump would take.
+fn sampled<M: DumpModel>(
+    args: &DumpArgs,
+    dump: &Dump,
+    model: &M,
+    source: &CorpusRows<'_>,
+    pieces: Range<usize>,
+) -> CliResult {
+    let size = args.batch_size as usize;
+    let (mut prompts, mut tokens, mut read) = (0, 0, 0);
+    let (mut computed, mut bytes_of_sample, mut seconds) = (0, 0.0, 0.0);
+    for number in 0..=PLACES {
+        let mut piece = pieces.start + pieces.len() * number.saturating_sub(1) / PLACES;
+        let mut rows: Vec<Vec<u32>> = Vec::new();
+        // Whole pieces, because their rows are counted.
+        while rows.len() < size && piece < pieces.end {
+            let own = source.open(piece)?.filter(|row| row.is_ok() || args.on_error == OnError::Stop);
+            rows.extend(own.map(|row| row.map(|row| row.tokens)).collect::<Result<Vec<_>, _>>()?);
+            (piece, read) = (piece + 1, read + usize::from(number > 0));
+        }
+        let of_all: usize = rows.iter().map(Vec::len).sum();
+        let count = rows.len();
+        rows.truncate(size);
+        if rows.is_empty() {
+            continue;
+        }
+        let own: usize = rows.iter().map(Vec::len).sum();
+        let padded = rows.len() * rows.iter().map(Vec::len).max().unwrap_or(0);
+        let folder = tempfile::tempdir()?;
+        let begun = Instant::now();
+        let report = dump.clone().resume(false).run(model, rows, folder.path().join("sample"))?;
+        // The first run also sets up memory and threads, so it is not counted.
+        if number > 0 {
+            seconds += begun.elapsed().as_secs_f64();
+            bytes_of_sample += report.bytes as f64 * own as f64 / padded.max(1) as f64;
+            (prompts, tokens, computed) = (prompts + count, tokens + of_all, computed + own);
+        }
+    }
+    let scale = pieces.len() as f64 / read.max(1) as f64;
+    let (prompts, tokens) = ((prompts as f64 * scale) as usize, (tokens as f64 * scale) as usize);
+    let of_all = |of_sample: f64| of_sample * tokens as f64 / computed.max(1) as f64;
+    let (size, seconds) = (of_all(bytes_of_sample) as u64, of_all(seconds));
+    let files = size.div_ceil(args.file_size.max(1));
+    if args.json {
+        let body = json!({
+            "dry_run": true, "out": args.out, "prompts": prompts, "tokens": tokens, "files": files, "bytes": size,
+            "seconds": seconds,
+        });
+        return print_result(Some(&ModelId::of(&args.model.model, model)?), body);
+    }
+    let (prompts, tokens) = (grouped(prompts), grouped(tokens));
+    let (files, size, time) =
+        (plural(files as usize, "file"), bytes(size), HumanDuration(Duration::from_secs_f64(seconds)));
+    writeln!(
+        stdout(),
+        "about {prompts} prompts and {tokens} tokens: about {size} in {files}, about {time} on this machine"
+    )?;
+    Ok(())
+}
+
+/// Number of tokens of a batch, without padding.
+fn real_tokens(tokens: &Tokens) -> usize {
+    tokens.mask().map_or_else(|| tokens.ids().len(), |mask| mask.iter().filter(|real| **real).count())
+}
+
+/// Number of prompts that are left out for which the reason is printed.
+const SHOWN: usize = 10;
 
 /// Number of batches that an estimate is based on.
 const SAMPLED: usize = 4;
@@ -474,7 +673,7 @@ fn print(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) ->
     }
     if report.resumed > 0 {
         let were = if report.resumed == 1 { "was" } else { "were" };
-        writeln!(out, "{} {were} already complete; their tokens are not counted", plural(report.resumed, "file"))?;
+        writeln!(out, "{} {were} already complete (tokens not counted)", plural(report.resumed, "file"))?;
     }
     for line in findings.lines() {
         writeln!(out, "  {line}")?;

@@ -35,7 +35,7 @@ pub(super) fn run(args: &ParityArgs) -> CliResult {
     if !args.tolerance.is_finite() || args.tolerance < 0.0 {
         return Err(Failure::Usage("--tolerance must be a finite number, 0 or more".into()));
     }
-    if !args.reference.is_file() {
+    if args.reference.is_dir() || !args.reference.exists() {
         let what = if args.reference.is_dir() { "it is a folder" } else { "there is no such file" };
         let message = format!(
             "--reference {}: {what}; expected a .safetensors file with tokens and activations, as \

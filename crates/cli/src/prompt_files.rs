@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::progress::styled;
 use super::terminal::note;
-use super::{Failure, signals};
-use hooklens_data::corpus::{Corpus, PlacedPrompts, Watch, files_of, watched};
+use super::{CliResult, Failure, signals};
+use hooklens_data::corpus::{Corpus, PlacedPrompts, Watch, files_of, pieces_of, watched};
 use hooklens_io::object_stores::is_url;
 
 /// Minimum total input size, in bytes, for which a progress bar is shown.
@@ -56,6 +56,19 @@ impl PromptFiles {
         self.placed(Some(field))
     }
 
+    /// The corpus, if its files can be read in parts and as often as needed; `None` for streams, and for options that
+    /// select prompts by their number, which are unknown until all earlier ones have been read.
+    pub(super) fn in_pieces(&self) -> Result<Option<Corpus>, Failure> {
+        let selects = self.skip.is_some() || self.limit.is_some() || self.sample.is_some();
+        if self.prompts.is_empty() || selects {
+            return Ok(None);
+        }
+        self.check_files()?;
+        let corpus = Corpus::new(&self.prompts);
+        let corpus = self.field.iter().fold(corpus, Corpus::field);
+        Ok(pieces_of(&corpus)?.stream().is_none().then_some(corpus))
+    }
+
     fn placed(&self, field: Option<&str>) -> Result<PlacedPrompts, Failure> {
         let corpus = Corpus::new(&self.prompts).skip(self.skip.unwrap_or(0));
         let corpus = field.into_iter().fold(corpus, Corpus::field);
@@ -80,6 +93,19 @@ impl PromptFiles {
                 None => Ok(None),
             };
         }
+        self.check_files()?;
+        let mut prompts = self.placed(self.field.as_deref())?.peekable();
+        if prompts.peek().is_none() && !signals::stopped() {
+            let files: Vec<String> = self.files().iter().map(|path| path.display().to_string()).collect();
+            let left =
+                if self.skip.is_some() || self.limit == Some(0) || self.sample == Some(0) { " left" } else { "" };
+            return Err(Failure::Failed(format!("--prompts {}: there are no prompts{left}", files.join(" ")).into()));
+        }
+        Ok(Some(Box::new(prompts)))
+    }
+
+    /// Checks files before they are read.
+    fn check_files(&self) -> CliResult {
         if let Some(path) =
             self.prompts.iter().find(|path| path.extension().is_some_and(|own| own == "csv" || own == "tsv"))
         {
@@ -90,18 +116,13 @@ impl PromptFiles {
         }
         let is_plain =
             |path: &Path| !is_url(path) && path != Path::new("-") && !path.to_string_lossy().contains(['*', '?', '[']);
-        if let Some(path) = self.prompts.iter().find(|path| is_plain(path) && !path.exists()) {
-            return Err(Failure::Usage(format!("--prompts {}: there is no such file", path.display())));
-        }
-        let mut prompts = self.placed(self.field.as_deref())?.peekable();
-        if prompts.peek().is_none() && !signals::stopped() {
-            let files: Vec<String> = self.files().iter().map(|path| path.display().to_string()).collect();
-            let left =
-                if self.skip.is_some() || self.limit == Some(0) || self.sample == Some(0) { " left" } else { "" };
-            return Err(Failure::Failed(format!("--prompts {}: there are no prompts{left}", files.join(" ")).into()));
+        for path in self.prompts.iter().filter(|path| is_plain(path)) {
+            if let Err(error) = std::fs::metadata(path) {
+                return Err(Failure::Failed(format!("--prompts {}: {error}", path.display()).into()));
+            }
         }
         self.tell_json();
-        Ok(Some(Box::new(prompts)))
+        Ok(())
     }
 
     /// Prints a note if a file of texts seems to have JSON lines, which would be read as texts.

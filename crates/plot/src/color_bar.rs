@@ -37,7 +37,7 @@ impl ColorBar<'_> {
     /// The name in lines that are not much longer than the bar.
     fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
-        for word in self.name.split_whitespace() {
+        for word in self.name.split(' ').filter(|word| !word.is_empty()) {
             match lines.last_mut() {
                 Some(line) if wide(&format!("{line} {word}"), NAMES) <= HEIGHT => *line = format!("{line} {word}"),
                 _ => lines.push(word.to_string()),

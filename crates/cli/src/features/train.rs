@@ -1,5 +1,6 @@
 //! `hooklens features train`.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -286,7 +287,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
         false => vec![args.out.clone()],
     };
     let mut place = Place { out: args.out.clone(), resume: args.resume };
-    let prompts = || if args.dump.is_empty() { args.corpus.rows(&model, None) } else { Ok(Vec::new()) };
+    let prompts = || args.corpus.source(&model);
     if let Some(arg) = args.shard {
         let shard = arg.shard()?;
         let own = shard.share_of(folders.len());
@@ -302,9 +303,22 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
             let run = TrainingRun::new(trainings).exclude_tokens(bos);
             let identities = match args.dump.is_empty() {
                 false => run.identity_on_dumps(&args.dump)?,
-                true => run.identity_on_model(&model, &prompts()?)?,
+                true => run.identity_on_model(&model, &*prompts()?)?,
             };
-            folders.iter().zip(&identities).try_for_each(|(folder, identity)| check_finished(folder, identity))?;
+            let mut by_tokens = None;
+            for (number, (folder, identity)) in folders.iter().zip(&identities).enumerate() {
+                // Earlier versions recorded a hash of all tokens.
+                let identity = if args.dump.is_empty() && recorded_tokens(folder) {
+                    let all = match by_tokens.take() {
+                        Some(all) => all,
+                        None => run.identity_on_model(&model, &Cow::Owned(args.corpus.rows(&model, None)?))?,
+                    };
+                    by_tokens.insert(all)[number].clone()
+                } else {
+                    identity.clone()
+                };
+                check_finished(folder, &identity)?;
+            }
             note(format!(
                 "shard {shard} of {} points is already complete: its {} points have been trained",
                 args.at.len(),
@@ -355,17 +369,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     ActivationStore::new(&args.dump, none).incomplete()?.iter().for_each(note);
     let trained = match args.dump.is_empty() {
         false => run.on_dumps(&args.dump, show),
-        true => {
-            let prompts = prompts()?;
-            let tokens: usize = prompts.iter().map(Vec::len).sum();
-            if tokens < args.tokens {
-                note(format!(
-                    "the prompts have {tokens} tokens; training passes over them {:.1} times",
-                    args.tokens as f64 / tokens as f64
-                ));
-            }
-            run.on_model(&model, &prompts, show)
-        }
+        true => run.on_rows(&model, &*prompts()?, show),
     };
     bar.finish_and_clear();
     let trained = trained?;
@@ -423,6 +427,13 @@ const FEW: usize = 50;
 
 /// File that records how a dictionary was trained.
 const TOLD: &str = "training.json";
+
+/// Whether the dictionary in a folder records a hash of the tokens that it was trained on, not their files.
+fn recorded_tokens(folder: &Path) -> bool {
+    let record = hooklens_io::regular::read(&folder.join(TOLD)).ok();
+    let record = record.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+    record.is_some_and(|record| record["data"].is_string() || record["data"]["prompts"].is_number())
+}
 
 /// Fails if the dictionary in `folder` was trained with other settings or data, or does not record how it was trained.
 fn check_finished(folder: &Path, now: &TrainingIdentity) -> CliResult {

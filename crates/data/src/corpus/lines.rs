@@ -35,16 +35,19 @@ pub(super) fn open_range(
     range: Range<u64>,
     field: Option<&str>,
     watch: Option<Watch>,
-) -> Result<PlacedPrompts, DumpError> {
+) -> Result<Lines, DumpError> {
     let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
     let reader = Watched { reader: files::open_at(path, range.start).map_err(failed)?, watch };
-    let reader = Box::new(BufReader::with_capacity(1 << 16, reader));
-    let mut lines = Lines { start: range.start, ..Lines::new(reader, path, field, field.is_some() || is_json(path)) };
+    let capacity = (range.end - range.start).clamp(1 << 12, 1 << 16) as usize;
+    let reader = Box::new(BufReader::with_capacity(capacity, reader));
+    let start = range.start;
+    let lines = Lines::new(reader, path, field, field.is_some() || is_json(path));
+    let mut lines = Lines { start, at: start, begun: start, ..lines };
     lines.left = Some(range.end - range.start);
     if range.start > 0 {
         lines.skip_to_newline()?;
     }
-    Ok(Box::new(lines))
+    Ok(lines)
 }
 
 /// Whether the file name indicates JSON lines, compressed or not.
@@ -55,23 +58,41 @@ fn is_json(path: &Path) -> bool {
     ending(&name).is_some_and(|ending| ["jsonl", "ndjson", "json"].contains(&&*ending))
 }
 
-struct Lines {
+/// The prompts of lines.
+pub(super) struct Lines {
     reader: Box<dyn BufRead>,
     path: Arc<Path>,
     json: bool,
     field: Option<String>,
     /// Byte of the file at which the reader started.
     start: u64,
+    /// Bytes of the file at which the next line starts, and at which the last one did.
+    at: u64,
+    begun: u64,
     /// Number of bytes left of the range; a line that starts behind it is not read.
     left: Option<u64>,
     number: usize,
+    /// Whether the rest of a line that is too long has not been read.
+    is_long: bool,
     ended: bool,
 }
 
 impl Lines {
     fn new(reader: Box<dyn BufRead>, path: &Path, field: Option<&str>, json: bool) -> Self {
         let field = field.map(str::to_string);
-        Self { reader, path: path.into(), json, field, start: 0, left: None, number: 0, ended: false }
+        Self {
+            reader,
+            path: path.into(),
+            json,
+            field,
+            start: 0,
+            at: 0,
+            begun: 0,
+            left: None,
+            number: 0,
+            is_long: false,
+            ended: false,
+        }
     }
 
     fn failed(&self, source: std::io::Error) -> DumpError {
@@ -95,6 +116,8 @@ impl Lines {
                 continue;
             };
             self.reader.consume(newline + 1);
+            let skipped = self.left.unwrap_or(left) - (left - newline as u64 - 1);
+            self.at += skipped;
             self.left = Some(left - newline as u64 - 1);
             self.number = 1;
             return Ok(());
@@ -105,6 +128,7 @@ impl Lines {
 
     /// Counts bytes that were read; whether the next line belongs to the range.
     fn passed(&mut self, bytes: usize) {
+        self.at += bytes as u64;
         if let Some(left) = &mut self.left {
             match left.checked_sub(bytes as u64) {
                 Some(rest) => *left = rest,
@@ -116,12 +140,17 @@ impl Lines {
     /// Reads the next line that is not empty.
     fn line(&mut self) -> Result<Option<String>, DumpError> {
         let mut line = Vec::new();
+        // The rest of a line that was too long; it may never end, so it was not skipped before the error.
+        if std::mem::take(&mut self.is_long) {
+            self.skip_line()?;
+        }
         loop {
             line.clear();
             self.skip_ends()?;
             if self.ended {
                 return Ok(None);
             }
+            self.begun = self.at;
             let read = (&mut self.reader).take(LONGEST + 1).read_until(b'\n', &mut line);
             let read = read.map_err(|source| self.failed(source))?;
             if read == 0 {
@@ -130,6 +159,7 @@ impl Lines {
             self.number += 1;
             self.passed(read);
             if read as u64 > LONGEST {
+                self.is_long = true;
                 return Err(self.bad("the line is longer than 16 MiB", None));
             }
             if self.start == 0 && self.number == 1 && line.starts_with(MARK) {
@@ -140,6 +170,22 @@ impl Lines {
             let text = text.strip_suffix('\r').unwrap_or(text);
             if !text.trim().is_empty() {
                 return Ok(Some(text.to_string()));
+            }
+        }
+    }
+
+    /// Skips the rest of a line.
+    fn skip_line(&mut self) -> Result<(), DumpError> {
+        loop {
+            let path = &self.path;
+            let bytes =
+                self.reader.fill_buf().map_err(|source| DumpError::File { path: path.to_path_buf(), source })?;
+            let (len, newline) = (bytes.len(), bytes.iter().position(|byte| *byte == b'\n'));
+            let skipped = newline.map_or(len, |newline| newline + 1);
+            self.reader.consume(skipped);
+            self.passed(skipped);
+            if newline.is_some() || len == 0 {
+                return Ok(());
             }
         }
     }
@@ -158,6 +204,11 @@ impl Lines {
             self.number += ends;
             self.passed(ends);
         }
+    }
+
+    /// The byte of the file at which the last line starts.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun
     }
 
     /// Position of the last line read.
@@ -188,8 +239,8 @@ impl Iterator for Lines {
             return None;
         }
         let next = self.prompt();
-        // After an error, the reader's state is undefined.
-        self.ended |= !matches!(next, Ok(Some(_)));
+        // After an error in reading, the reader's state is undefined. Lines follow a line that is not a prompt.
+        self.ended |= !matches!(next, Ok(Some(_)) | Err(DumpError::Prompt { .. }));
         Some(next.transpose()?.map(|prompt| (prompt, self.place())))
     }
 }

@@ -3,6 +3,7 @@
 mod files;
 mod lines;
 mod pieces;
+mod rows;
 mod sample;
 #[cfg(feature = "arrow")]
 mod table;
@@ -15,7 +16,8 @@ use std::path::{Path, PathBuf};
 use crate::error::DumpError;
 
 pub use hooklens_model::error::Place;
-pub use pieces::Pieces;
+pub use pieces::{Pieces, pieces_of};
+pub use rows::{CorpusRow, CorpusRows, RowIter, RowSource};
 pub use watch::Watch;
 
 /// A prompt: text, or token ids.

@@ -6,18 +6,19 @@
 
 use std::io::{Error, Read};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rayon::prelude::*;
 
 use super::watch::Watch;
-use super::{Corpus, PlacedPrompts, files, files_of, lines, unpacked};
+use super::{Corpus, Place, PlacedPrompts, Prompt, files, files_of, lines, unpacked};
 use crate::error::DumpError;
 
-/// Number of bytes of a piece of a file of lines: large enough that opening it takes no time, and small enough that a
-/// corpus has more pieces than there are tasks.
-const PIECE: u64 = 32 << 10;
+/// Largest and smallest number of bytes of a piece of a file of lines, and how many pieces a corpus has if it is not very
+/// large or very small: more than there are tasks.
+const PIECE: (u64, u64) = (32 << 10, 64);
+const PIECES: u64 = 8192;
 
 /// The pieces of a corpus, in the order of its prompts.
 #[derive(Debug, Clone)]
@@ -50,28 +51,38 @@ enum Kind {
     Groups(usize),
 }
 
-impl Corpus {
-    /// Finds the pieces of the corpus. [`Corpus::skip`], [`Corpus::limit`] and [`Corpus::sample`] do not apply to them.
-    ///
-    /// # Errors
-    /// [`DumpError::File`] if a file cannot be opened or a pattern matches no file.
-    pub fn pieces(&self) -> Result<Pieces, DumpError> {
-        self.pieces_of(PIECE)
-    }
-
-    /// Like [`Corpus::pieces`], with ranges of `size` bytes.
-    pub fn pieces_of(&self, size: u64) -> Result<Pieces, DumpError> {
-        let found = |path: &PathBuf| FilePieces::of(path);
-        let mut files: Vec<FilePieces> = files_of(self)?.par_iter().map(found).collect::<Result<_, _>>()?;
-        let size = size.max(1);
-        let mut first = 0;
-        for file in &mut files {
-            file.first = first;
-            first += file.count(size);
-        }
-        Ok(Pieces { files, field: self.field.clone(), watch: self.watch.clone(), size })
-    }
+/// Finds the pieces of a corpus. [`Corpus::skip`], [`Corpus::limit`] and [`Corpus::sample`] do not apply to them.
+///
+/// # Errors
+/// [`DumpError::File`] if a file cannot be opened or a pattern matches no file.
+pub fn pieces_of(corpus: &Corpus) -> Result<Pieces, DumpError> {
+    let found = found(corpus)?;
+    let bytes: u64 = found.iter().filter(|file| file.kind == Kind::Ranges).filter_map(|file| file.bytes).sum();
+    Ok(numbered(corpus, found, (bytes / PIECES).clamp(PIECE.1, PIECE.0)))
 }
+
+/// Like [`pieces_of`], with ranges of `size` bytes.
+pub(super) fn pieces_of_size(corpus: &Corpus, size: u64) -> Result<Pieces, DumpError> {
+    Ok(numbered(corpus, found(corpus)?, size.max(1)))
+}
+
+/// The files of a corpus.
+fn found(corpus: &Corpus) -> Result<Vec<FilePieces>, DumpError> {
+    files_of(corpus)?.par_iter().map(|path| FilePieces::of(path)).collect()
+}
+
+/// Numbers the pieces of files through.
+fn numbered(corpus: &Corpus, mut files: Vec<FilePieces>, size: u64) -> Pieces {
+    let mut first = 0;
+    for file in &mut files {
+        file.first = first;
+        first += file.count(size);
+    }
+    Pieces { files, field: corpus.field.clone(), watch: corpus.watch.clone(), size }
+}
+
+/// Iterator over prompts, each with the number of its piece.
+pub(super) type InPieces = Box<dyn Iterator<Item = (usize, Result<(Prompt, Place), DumpError>)>>;
 
 impl FilePieces {
     fn of(path: &Path) -> Result<Self, DumpError> {
@@ -144,9 +155,51 @@ impl Pieces {
         let (field, watch) = (self.field.as_deref(), self.watch.clone());
         match file.kind {
             Kind::Whole => super::open(&file.path, field, watch),
-            Kind::Ranges => lines::open_range(&file.path, self.range(file, piece), field, watch),
+            Kind::Ranges => Ok(Box::new(lines::open_range(&file.path, self.range(file, piece), field, watch)?)),
             #[cfg(feature = "arrow")]
             Kind::Groups(_) => super::table::open_group(&file.path, piece - file.first, field),
+        }
+    }
+
+    /// Opens the prompts of consecutive pieces. Ranges of a file are read in one go.
+    pub(super) fn open_all(&self, pieces: Range<usize>) -> InPieces {
+        let all = self.clone();
+        let mut next = pieces.start;
+        let mut runs = std::iter::from_fn(move || {
+            let file = all.file(next).filter(|_| next < pieces.end)?;
+            let start = next;
+            let last = (file.first + file.count(all.size)).min(pieces.end);
+            next = if file.kind == Kind::Ranges { last } else { start + 1 };
+            Some(all.open_run(file, start..next))
+        });
+        let mut current: Option<InPieces> = None;
+        Box::new(std::iter::from_fn(move || {
+            loop {
+                if let Some(found) = current.as_mut().and_then(Iterator::next) {
+                    return Some(found);
+                }
+                current = Some(runs.next()?);
+            }
+        }))
+    }
+
+    fn open_run(&self, file: &FilePieces, pieces: Range<usize>) -> InPieces {
+        let (first, size) = (file.first, self.size);
+        let failed = |error: DumpError| -> InPieces { Box::new(std::iter::once((pieces.start, Err(error)))) };
+        if file.kind != Kind::Ranges {
+            return match self.open(pieces.start) {
+                Ok(prompts) => Box::new(prompts.map(move |prompt| (pieces.start, prompt))),
+                Err(error) => failed(error),
+            };
+        }
+        let range = self.range(file, pieces.start).start..self.range(file, pieces.end - 1).end;
+        match lines::open_range(&file.path, range, self.field.as_deref(), self.watch.clone()) {
+            Ok(mut lines) => Box::new(std::iter::from_fn(move || {
+                let prompt = lines.next()?;
+                // A line belongs to the piece with the newline before it.
+                Some((first + (lines.begun().saturating_sub(1) / size) as usize, prompt))
+            })),
+            Err(error) => failed(error),
         }
     }
 
@@ -170,7 +223,6 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::Prompt;
     use super::*;
 
     fn prompts(placed: PlacedPrompts) -> Vec<(Prompt, String)> {
@@ -193,9 +245,19 @@ mod tests {
             let empty = folder.path().join("empty.txt");
             std::fs::write(&empty, "").unwrap();
             let corpus = Corpus::new([&path, &empty, &other]);
-            let pieces = corpus.pieces_of(size).unwrap();
+            let pieces = pieces_of_size(&corpus, size).unwrap();
             let apart: Vec<_> = (0..pieces.count()).flat_map(|piece| prompts(pieces.open(piece).unwrap())).collect();
-            prop_assert_eq!(apart, prompts(corpus.placed().unwrap()));
+            prop_assert_eq!(&apart, &prompts(corpus.placed().unwrap()));
+            // In one go, each prompt is in the same piece.
+            let of = |piece| (piece, prompts(pieces.open(piece).unwrap()).len());
+            let mut counts: std::collections::BTreeMap<usize, usize> = (0..pieces.count()).map(of).collect();
+            let mut together = Vec::new();
+            for (piece, prompt) in pieces.open_all(0..pieces.count()) {
+                *counts.get_mut(&piece).unwrap() -= 1;
+                together.push(prompt.unwrap().0);
+            }
+            prop_assert!(counts.values().all(|count| *count == 0), "{counts:?}");
+            prop_assert_eq!(together, apart.into_iter().map(|(prompt, _)| prompt).collect::<Vec<_>>());
         }
     }
 
@@ -209,7 +271,7 @@ mod tests {
         packer.write_all(text.as_bytes()).unwrap();
         packer.finish().unwrap();
         let corpus = Corpus::new([&packed, &plain]);
-        let pieces = corpus.pieces_of(64).unwrap();
+        let pieces = pieces_of_size(&corpus, 64).unwrap();
         assert_eq!(pieces.count(), 1 + text.len().div_ceil(64));
         let apart: Vec<_> = (0..pieces.count()).flat_map(|piece| prompts(pieces.open(piece).unwrap())).collect();
         assert_eq!((apart.len(), apart), (200, prompts(corpus.placed().unwrap())));

@@ -2,11 +2,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 use serde_json::{Value, json};
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::{Corpus, Pieces, PlacedPrompts, Prompt};
+use super::pieces::pieces_of_size;
+use super::{Corpus, Pieces, Place, Prompt, pieces_of};
 use crate::error::DumpError;
 use hooklens_model::error::{Error, Result};
 
@@ -14,8 +16,21 @@ use hooklens_model::error::{Error, Result};
 /// row, so pieces are large.
 const JOINED: u64 = 4 << 20;
 
-/// Iterator over rows of token ids.
-pub type RowIter<'r> = Box<dyn Iterator<Item = Result<Vec<u32>>> + 'r>;
+/// A row of token ids.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CorpusRow {
+    /// The piece that it belongs to.
+    pub piece: usize,
+    /// The token ids.
+    pub tokens: Vec<u32>,
+    /// Where the prompt comes from; `None` if it was not read from a file, or was joined with others.
+    pub place: Option<Place>,
+    /// Hash of the prompts of the piece up to this one; of all of them if they are joined.
+    pub hash: u64,
+}
+
+/// Iterator over rows of token ids. It goes on after a prompt that is not valid.
+pub type RowIter<'r> = Box<dyn Iterator<Item = Result<CorpusRow>> + 'r>;
 
 /// Prompts as token ids, in pieces that can be opened in any order and as often as needed.
 pub trait RowSource {
@@ -23,7 +38,18 @@ pub trait RowSource {
     fn pieces(&self) -> usize;
 
     /// Opens the rows of a piece.
-    fn open(&self, piece: usize) -> Result<RowIter<'_>>;
+    fn open(&self, piece: usize) -> Result<RowIter<'_>> {
+        Ok(self.open_all(piece..piece + 1, 0))
+    }
+
+    /// Opens the rows of consecutive pieces, after the first `skipped` of the first piece.
+    fn open_all(&self, pieces: Range<usize>, skipped: usize) -> RowIter<'_>;
+
+    /// Hash of the prompts of a piece, as in [`CorpusRow::hash`], up to its row `rows`, or of all of them.
+    fn hash(&self, piece: usize, rows: Option<usize>) -> Result<u64>;
+
+    /// Describes a piece, for messages.
+    fn name(&self, piece: usize) -> String;
 
     /// Identifies the prompts, without reading them all if that takes long.
     fn described(&self) -> Result<Value>;
@@ -38,8 +64,18 @@ impl RowSource for Cow<'_, [Vec<u32>]> {
         self.len()
     }
 
-    fn open(&self, piece: usize) -> Result<RowIter<'_>> {
-        Ok(Box::new(self.get(piece).cloned().map(Ok).into_iter()))
+    fn open_all(&self, pieces: Range<usize>, skipped: usize) -> RowIter<'_> {
+        let row = |piece: usize| Ok(CorpusRow { piece, tokens: self[piece].clone(), place: None, hash: 0 });
+        Box::new((pieces.start..pieces.end.min(self.len())).map(row).skip(skipped))
+    }
+
+    fn hash(&self, piece: usize, _: Option<usize>) -> Result<u64> {
+        let bytes = self.get(piece).into_iter().flatten().flat_map(|id| id.to_le_bytes());
+        Ok(xxh3_64(&bytes.collect::<Vec<u8>>()))
+    }
+
+    fn name(&self, piece: usize) -> String {
+        format!("prompt {}", piece + 1)
     }
 
     fn described(&self) -> Result<Value> {
@@ -62,9 +98,10 @@ type Join<'m> = Box<dyn Fn(&[Vec<u32>]) -> Result<Vec<Vec<u32>>> + Sync + 'm>;
 /// The rows of a corpus. Nothing is kept in memory but the row being read or, where prompts are joined, a piece.
 pub struct CorpusRows<'m> {
     pieces: Pieces,
+    field: Option<String>,
     tokenize: Tokenize<'m>,
     join: Option<Join<'m>>,
-    on_pass: Option<Box<dyn Fn(u64) + 'm>>,
+    on_pass: Option<Box<dyn Fn(u64) + Sync + 'm>>,
 }
 
 impl fmt::Debug for CorpusRows<'_> {
@@ -75,11 +112,9 @@ impl fmt::Debug for CorpusRows<'_> {
 
 impl<'m> CorpusRows<'m> {
     /// Creates rows of a corpus, one per prompt.
-    pub fn new(
-        corpus: &Corpus,
-        tokenize: impl Fn(Prompt) -> Result<Vec<u32>> + Sync + 'm,
-    ) -> Result<Self, DumpError> {
-        Ok(Self { pieces: corpus.pieces()?, tokenize: Box::new(tokenize), join: None, on_pass: None })
+    pub fn new(corpus: &Corpus, tokenize: impl Fn(Prompt) -> Result<Vec<u32>> + Sync + 'm) -> Result<Self, DumpError> {
+        let (pieces, field) = (pieces_of(corpus)?, corpus.field.clone());
+        Ok(Self { pieces, field, tokenize: Box::new(tokenize), join: None, on_pass: None })
     }
 
     /// Creates rows of a corpus whose prompts are joined and cut, piece by piece.
@@ -88,26 +123,66 @@ impl<'m> CorpusRows<'m> {
         tokenize: impl Fn(Prompt) -> Result<Vec<u32>> + Sync + 'm,
         join: impl Fn(&[Vec<u32>]) -> Result<Vec<Vec<u32>>> + Sync + 'm,
     ) -> Result<Self, DumpError> {
-        let pieces = corpus.pieces_of(JOINED)?;
-        Ok(Self { pieces, tokenize: Box::new(tokenize), join: Some(Box::new(join)), on_pass: None })
+        let (pieces, field) = (pieces_of_size(corpus, JOINED)?, corpus.field.clone());
+        Ok(Self { pieces, field, tokenize: Box::new(tokenize), join: Some(Box::new(join)), on_pass: None })
     }
 
     /// Calls a function when another pass over the corpus begins.
     #[must_use]
-    pub fn on_pass(mut self, begun: impl Fn(u64) + 'm) -> Self {
+    pub fn on_pass(mut self, begun: impl Fn(u64) + Sync + 'm) -> Self {
         self.on_pass = Some(Box::new(begun));
         self
     }
 
-    /// Tokenizes prompts. An error names the prompt's position.
-    fn tokenized<'s>(&'s self, prompts: PlacedPrompts) -> impl Iterator<Item = Result<Vec<u32>>> + 's
-    where
-        'm: 's,
-    {
-        prompts.map(|placed| {
-            let (prompt, place) = placed.map_err(Error::from)?;
-            (self.tokenize)(prompt).map_err(|source| DumpError::PromptAt { place, source: Box::new(source) }.into())
+    /// The prompts of consecutive pieces: the piece, the prompt and its place, and the hash of the prompts of the piece
+    /// up to it.
+    fn hashed(&self, pieces: Range<usize>) -> impl Iterator<Item = (usize, Result<(Prompt, Place, u64)>)> + use<> {
+        let (mut hash, mut current) = (Xxh3::new(), pieces.start);
+        self.pieces.open_all(pieces).map(move |(piece, placed)| {
+            if piece != current {
+                (hash, current) = (Xxh3::new(), piece);
+            }
+            let hashed = placed.map_err(Error::from).map(|(prompt, place)| {
+                match &prompt {
+                    Prompt::Text(text) => hash.update(text.as_bytes()),
+                    Prompt::Tokens(ids) => ids.iter().for_each(|id| hash.update(&id.to_le_bytes())),
+                }
+                // Prompts end somewhere.
+                hash.update(&[0xff]);
+                (prompt, place, hash.digest())
+            });
+            (piece, hashed)
         })
+    }
+
+    /// The joined rows of a piece.
+    fn joined_rows(&self, piece: usize, join: &Join<'_>, skipped: usize) -> RowIter<'static> {
+        let (mut prompts, mut failed, mut hash) = (Vec::new(), Vec::new(), 0);
+        for (_, prompt) in self.hashed(piece..piece + 1) {
+            match prompt.and_then(|(prompt, place, own)| Ok((self.row(prompt, place)?, own))) {
+                Ok(((tokens, _), own)) => {
+                    hash = own;
+                    prompts.push(tokens);
+                }
+                Err(error) => failed.push(Err(error)),
+            }
+        }
+        match join(&prompts) {
+            Ok(rows) => {
+                let rows = rows.into_iter().skip(skipped);
+                let rows = rows.map(move |tokens| Ok(CorpusRow { piece, tokens, place: None, hash }));
+                Box::new(failed.into_iter().chain(rows))
+            }
+            Err(error) => Box::new(std::iter::once(Err(error))),
+        }
+    }
+
+    /// Tokenizes a prompt.
+    fn row(&self, prompt: Prompt, place: Place) -> Result<(Vec<u32>, Place)> {
+        match (self.tokenize)(prompt) {
+            Ok(tokens) => Ok((tokens, place)),
+            Err(source) => Err(DumpError::PromptAt { place, source: Box::new(source) }.into()),
+        }
     }
 }
 
@@ -116,18 +191,40 @@ impl RowSource for CorpusRows<'_> {
         self.pieces.count()
     }
 
-    fn open(&self, piece: usize) -> Result<RowIter<'_>> {
-        let prompts = self.pieces.open(piece)?;
-        let rows = self.tokenized(prompts);
-        match &self.join {
-            None => Ok(Box::new(rows)),
-            Some(join) => Ok(Box::new(join(&rows.collect::<Result<Vec<_>>>()?)?.into_iter().map(Ok))),
+    fn open_all(&self, pieces: Range<usize>, skipped: usize) -> RowIter<'_> {
+        let first = pieces.start;
+        if let Some(join) = &self.join {
+            let rows =
+                pieces.flat_map(move |piece| self.joined_rows(piece, join, if piece == first { skipped } else { 0 }));
+            return Box::new(rows);
         }
+        let mut left = skipped;
+        Box::new(self.hashed(pieces).filter_map(move |(piece, prompt)| match prompt {
+            Ok(_) if piece == first && left > 0 => {
+                left -= 1;
+                None
+            }
+            prompt => Some(prompt.and_then(|(prompt, place, hash)| {
+                let (tokens, place) = self.row(prompt, place)?;
+                Ok(CorpusRow { piece, tokens, place: Some(place), hash })
+            })),
+        }))
+    }
+
+    fn hash(&self, piece: usize, rows: Option<usize>) -> Result<u64> {
+        let most = rows.filter(|_| self.join.is_none()).unwrap_or(usize::MAX);
+        let prompts = self.hashed(piece..piece + 1).filter_map(|(_, prompt)| prompt.ok());
+        Ok(prompts.take(most).last().map_or(0, |(_, _, hash)| hash))
+    }
+
+    fn name(&self, piece: usize) -> String {
+        self.pieces.name(piece)
     }
 
     fn described(&self) -> Result<Value> {
         let files = self.pieces.files().map(|(path, bytes)| json!({"file": path, "bytes": bytes}));
-        Ok(json!({"corpus": files.collect::<Vec<_>>()}))
+        let files: Vec<Value> = files.collect();
+        Ok(json!({"corpus": files, "pieces": self.pieces.count(), "field": self.field}))
     }
 
     fn begin_pass(&self, number: u64) {

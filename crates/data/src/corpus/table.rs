@@ -273,7 +273,7 @@ impl Iterator for Rows {
             return None;
         }
         let next = caught(|| self.prompt()).unwrap_or_else(|_| Err(damaged(&self.path)));
-        self.ended = !matches!(next, Ok(Some(_)));
+        self.ended = !matches!(next, Ok(Some(_)) | Err(DumpError::Prompt { .. }));
         Some(next.transpose()?.map(|prompt| (prompt, self.place())))
     }
 }

@@ -1,13 +1,17 @@
 //! Builder of a dump: points, positions, element type and batches.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use hooklens_hooks::{DType, Positions, Selection, SelectionText};
 use serde_json::{Map, Value, json};
 
-use super::{Shard, hash_of_rows};
+use super::placing::is_packable;
+use super::{DumpModel, DumpReport, Shard, StreamWatcher, hash_of_rows};
+use crate::corpus::RowSource;
 use hooklens_model::driver::Logits;
+use hooklens_model::error::Result;
 use hooklens_model::tokens::PaddingSide;
 
 /// Configuration of a dump: what to write, and how.
@@ -44,7 +48,14 @@ pub struct Dump {
     pub(super) prompts: Map<String, Value>,
     /// Encoder input of each prompt; empty unless decoder activations are dumped.
     pub(super) read: Vec<Vec<u32>>,
+    /// Number of bytes from which on a packed file is complete.
+    pub(super) file_size: u64,
+    /// Whether prompts that are not valid are left out.
+    pub(super) skip_errors: bool,
 }
+
+/// Default size of packed files.
+const FILE_SIZE: u64 = 256 << 20;
 
 impl Dump {
     /// Creates a dump of these points in `f32`, with eight prompts per batch and padding on the right.
@@ -80,6 +91,8 @@ impl Dump {
             settings: Vec::new(),
             prompts: Map::new(),
             read: Vec::new(),
+            file_size: FILE_SIZE,
+            skip_errors: false,
         }
     }
 
@@ -426,6 +439,24 @@ pub trait DumpJob {
     /// Records where the prompts come from, such as their files. Runs that resume the dump may state another origin,
     /// because the token ids themselves are compared.
     fn prompts_from(self, prompts: Map<String, Value>) -> Self;
+
+    /// Sets the number of bytes from which on a packed file is complete. Default 256 MiB.
+    fn file_size(self, bytes: u64) -> Self;
+
+    /// Sets whether prompts of a corpus that are not valid are left out, instead of ending the run.
+    fn skip_errors(self, skip: bool) -> Self;
+
+    /// Whether the dump of a corpus can be packed: whether no point depends on how prompts are batched.
+    fn can_be_packed<M: DumpModel>(&self, model: &M) -> Result<bool>;
+
+    /// Dumps the prompts of a corpus to a folder of packed files, reading them when they are needed.
+    fn run_corpus<M: DumpModel>(
+        &self,
+        model: &M,
+        rows: &(dyn RowSource + Sync),
+        folder: &Path,
+        watcher: &mut StreamWatcher<'_>,
+    ) -> Result<DumpReport>;
 }
 
 impl DumpJob for Dump {
@@ -436,5 +467,30 @@ impl DumpJob for Dump {
     fn prompts_from(mut self, prompts: Map<String, Value>) -> Self {
         self.prompts = prompts;
         self
+    }
+
+    fn file_size(mut self, bytes: u64) -> Self {
+        self.file_size = bytes.max(1);
+        self
+    }
+
+    fn skip_errors(mut self, skip: bool) -> Self {
+        self.skip_errors = skip;
+        self
+    }
+
+    fn can_be_packed<M: DumpModel>(&self, model: &M) -> Result<bool> {
+        let points = self.selection.resolve(model.catalog())?;
+        Ok(!self.tables && points.iter().all(|id| is_packable(model.catalog().info(*id).axes)))
+    }
+
+    fn run_corpus<M: DumpModel>(
+        &self,
+        model: &M,
+        rows: &(dyn RowSource + Sync),
+        folder: &Path,
+        watcher: &mut StreamWatcher<'_>,
+    ) -> Result<DumpReport> {
+        self.stream_corpus(model, rows, folder, watcher)
     }
 }

@@ -18,10 +18,27 @@ impl Dump {
         if rows.is_empty() {
             return Err(InputError::Empty { what: "the list of prompts".into() }.into());
         }
+        self.check_points(model, rows.len(), to_file)?;
+        let written = !self.read.is_empty();
+        let checked = |row: &Vec<u32>| self.check_row(model, row);
+        let named = |(number, row)| {
+            checked(row).map_err(|source| DumpError::Row { number: number + 1, source: Box::new(source) }.into())
+        };
+        for (number, row) in self.read.iter().enumerate().filter(|_| written) {
+            let empty = row.is_empty().then(|| InputError::Empty { what: "it".into() }.into());
+            empty
+                .map_or_else(|| model.check_prompt(row, 0), Err)
+                .map_err(|source| Error::from(DumpError::Row { number: number + 1, source: Box::new(source) }))?;
+        }
+        rows.iter().enumerate().map(named).collect()
+    }
+
+    /// Checks the points and settings of a dump of `rows` prompts.
+    pub(super) fn check_points<M: DumpModel>(&self, model: &M, rows: usize, to_file: bool) -> Result<()> {
         let points = self.selection.resolve(model.catalog())?;
         let written = !self.read.is_empty();
-        if written && self.read.len() != rows.len() {
-            return Err(InputError::Rows { encoder: self.read.len(), decoder: rows.len() }.into());
+        if written && self.read.len() != rows {
+            return Err(InputError::Rows { encoder: self.read.len(), decoder: rows }.into());
         }
         if self.logits != Logits::None && !M::LOGITS && !written {
             return Err(DumpError::OfDecoder { point: "logits".into() }.into());
@@ -47,26 +64,19 @@ impl Dump {
         if !self.prefix.is_empty() {
             model.check_prompt(&self.prefix, 0)?;
         }
-        let checked = |row: &Vec<u32>| -> Result<PromptRow> {
-            if row.is_empty() {
-                return Err(InputError::Empty { what: "it".into() }.into());
-            }
-            match written {
-                true => model.check_written(row, self.prefix.len())?,
-                false => model.check_prompt(row, self.prefix.len())?,
-            }
-            Ok(PromptRow { len: row.len(), kept: self.kept(row.len())? })
-        };
-        let named = |(number, row)| {
-            checked(row).map_err(|source| DumpError::Row { number: number + 1, source: Box::new(source) }.into())
-        };
-        for (number, row) in self.read.iter().enumerate() {
-            let empty = row.is_empty().then(|| InputError::Empty { what: "it".into() }.into());
-            empty
-                .map_or_else(|| model.check_prompt(row, 0), Err)
-                .map_err(|source| Error::from(DumpError::Row { number: number + 1, source: Box::new(source) }))?;
+        Ok(())
+    }
+
+    /// Checks a prompt, and determines which of its positions are kept.
+    pub(super) fn check_row<M: DumpModel>(&self, model: &M, row: &[u32]) -> Result<PromptRow> {
+        if row.is_empty() {
+            return Err(InputError::Empty { what: "it".into() }.into());
         }
-        rows.iter().enumerate().map(named).collect()
+        match self.read.is_empty() {
+            true => model.check_prompt(row, self.prefix.len())?,
+            false => model.check_written(row, self.prefix.len())?,
+        }
+        Ok(PromptRow { len: row.len(), kept: self.kept(row.len())? })
     }
 
     /// Positions kept of a prompt with `len` tokens.

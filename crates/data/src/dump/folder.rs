@@ -98,7 +98,7 @@ fn refused(folder: &Path, reason: &str) -> DumpError {
 }
 
 /// Creates a local folder and locks it.
-fn made(folder: &Path) -> Result<FolderLock, DumpError> {
+pub(super) fn made(folder: &Path) -> Result<FolderLock, DumpError> {
     if folder.exists() && !folder.is_dir() {
         return Err(refused(folder, "it is a file; write the dump to a folder or to a name ending in .safetensors"));
     }
@@ -107,7 +107,7 @@ fn made(folder: &Path) -> Result<FolderLock, DumpError> {
 }
 
 /// Fails if a folder contains something other than a dump. Removes what an interrupted start left behind.
-fn check_empty(folder: &Path, of_store: bool) -> Result<(), DumpError> {
+pub(super) fn check_empty(folder: &Path, of_store: bool) -> Result<(), DumpError> {
     let held = "the folder is not empty and does not contain a dump";
     if of_store {
         let files = Files::of(folder)?;

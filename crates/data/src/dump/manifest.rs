@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::{self, File};
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use hooklens_hooks::{Unfinished, append};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::object_log::ObjectLog;
 use super::place::{self, VersionedFile};
@@ -20,8 +21,11 @@ use hooklens_io::object_stores::is_url;
 /// Name of the manifest in the folder.
 pub(super) const NAME: &str = "manifest.json";
 
-/// Version 4 added a checksum for each file; version 5 has settings of any JSON type, and describes tensors and tokens.
-const VERSION: u32 = 5;
+/// Version 4 added a checksum for each file; version 5 has settings of any JSON type, and describes tensors and tokens;
+/// version 6 allows for packed files.
+const VERSION: u32 = 6;
+/// Version of dumps with padded files.
+const PADDED: u32 = 5;
 /// Version whose settings were strings.
 const OF_STRINGS: u32 = 4;
 
@@ -40,9 +44,19 @@ pub(super) struct Manifest {
     /// Version of hooklens that wrote the manifest; empty in manifests of earlier versions.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) hooklens: String,
+    /// How files are laid out: `packed`, or nothing for padded batches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) layout: Option<String>,
+    /// Number of prompts; of a packed dump, those in the finished files of a complete dump.
     pub(super) rows: usize,
     /// Hash of all token ids, which detects different prompts.
     pub(super) input: String,
+    /// The files of the prompts and how many pieces they have; only of a packed dump.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) corpus: Option<Value>,
+    /// The pieces in this folder, from the first up to the second; only of a packed dump.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) pieces: Option<[usize; 2]>,
     /// Where the prompts come from, for readers of the manifest.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub(super) prompts: Map<String, Value>,
@@ -67,7 +81,7 @@ pub(super) struct Manifest {
     pub(super) token_texts: BTreeMap<u32, String>,
 }
 
-/// A finished file, which contains one batch.
+/// A finished file, which contains one batch or, if it is packed, many.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct BatchFile {
     pub(super) file: String,
@@ -76,12 +90,70 @@ pub(super) struct BatchFile {
     pub(super) bytes: u64,
     /// Hash of the file's contents.
     pub(super) checksum: String,
+    /// The prompts of a packed file.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub(super) packed: Option<PackedEntry>,
+}
+
+/// The prompts of a packed file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PackedEntry {
+    /// Number of tokens.
+    pub(super) tokens: usize,
+    /// Where its prompts start and end.
+    pub(super) from: Mark,
+    pub(super) to: Mark,
+    /// Hash of its prompts: of the hashes of its pieces, and of the last mark if that is within a piece.
+    #[serde(with = "hexadecimal")]
+    pub(super) input: u64,
+    /// The largest numbers of tokens and of kept positions of a prompt.
+    pub(super) longest: [usize; 2],
+    /// Number of prompts that were left out because they are not valid.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) skipped: usize,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+impl PackedEntry {
+    /// Hash of the prompts of a file, given that of the pieces before and the hash of one more.
+    pub(super) fn with_piece(input: u64, hash: u64) -> u64 {
+        xxh3_64(&[input.to_le_bytes(), hash.to_le_bytes()].concat())
+    }
+}
+
+/// A place between two rows of a corpus.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Mark {
+    /// Number of pieces before it.
+    pub(super) piece: usize,
+    /// Number of rows of the next piece before it.
+    pub(super) row: usize,
+    /// Hash of the prompts of its piece before it, or of all prompts of the piece before if no row is.
+    #[serde(with = "hexadecimal")]
+    pub(super) hash: u64,
+}
+
+/// Numbers as text, because other readers of JSON round large ones.
+mod hexadecimal {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(number: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&format!("{number:016x}"))
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<u64, D::Error> {
+        u64::from_str_radix(&String::deserialize(from)?, 16).map_err(D::Error::custom)
+    }
 }
 
 impl BatchFile {
     /// Describes a written file of `bytes` bytes with this hash.
     pub(super) fn new(file: String, first_row: usize, rows: usize, bytes: u64, hash: u128) -> Self {
-        Self { file, first_row, rows, bytes, checksum: hex(hash) }
+        Self { file, first_row, rows, bytes, checksum: hex(hash), packed: None }
     }
 
     /// Whether the name stays within the folder.
@@ -170,11 +242,14 @@ impl Manifest {
         let ids = (0..).zip(used).filter(|(_, used)| *used).map(|(id, _)| id);
         Self {
             format: "hooklens-dump".into(),
-            version: VERSION,
+            version: PADDED,
             hooklens: env!("CARGO_PKG_VERSION").into(),
             rows: rows.len(),
             input: hash_of_rows(rows),
             prompts: dump.prompts.clone(),
+            layout: None,
+            corpus: None,
+            pieces: None,
             settings: dump.settings().into_iter().collect(),
             model: Some(model),
             tensors: BTreeMap::new(),
@@ -184,6 +259,25 @@ impl Manifest {
             complete: false,
             token_texts: ids.filter_map(|id| Some((id, text(id)?))).collect(),
         }
+    }
+
+    /// Describes a packed dump of these pieces of a corpus.
+    pub(super) fn packed(dump: &Dump, model: DumpedModel, corpus: Value, pieces: Range<usize>) -> Self {
+        let padded = Self::new(dump, model, &[], |_| None);
+        Self {
+            version: VERSION,
+            layout: Some("packed".into()),
+            input: hash_bytes(corpus.to_string().as_bytes()),
+            corpus: Some(corpus),
+            pieces: Some([pieces.start, pieces.end]),
+            shard_rows: None,
+            ..padded
+        }
+    }
+
+    /// Whether its files are packed.
+    pub(super) fn is_packed(&self) -> bool {
+        self.corpus.is_some()
     }
 
     /// Reads a folder's manifest; `None` if it has none.
@@ -205,7 +299,7 @@ impl Manifest {
         if self.version != OF_STRINGS {
             return self;
         }
-        self.version = VERSION;
+        self.version = PADDED;
         self.model = self.model.take().or_else(|| DumpedModel::of_settings(&self.settings));
         ["weights", "edits", "part"].iter().for_each(|name| drop(self.settings.remove(*name)));
         for name in ["hooks", "batch_size", "prefix_tokens"] {
@@ -286,6 +380,12 @@ impl Manifest {
                 return Err(differs(name, &before, &now));
             }
         }
+        if let (Some(own), Some(other)) = (&self.corpus, &now.corpus) {
+            return match corpus_difference(own, other) {
+                None => Ok(()),
+                Some((what, before, now)) => Err(differs(&what, &before, &now)),
+            };
+        }
         if self.rows != now.rows {
             return Err(differs("number of prompts", &self.rows, &now.rows));
         }
@@ -294,6 +394,26 @@ impl Manifest {
         }
         Ok(())
     }
+}
+
+/// What differs between two corpora: a file, or how the prompts are read.
+fn corpus_difference(own: &Value, other: &Value) -> Option<(String, String, String)> {
+    let files = |corpus: &Value| corpus["corpus"].as_array().cloned().unwrap_or_default();
+    let name =
+        |file: Option<&Value>| file.map_or("none".to_string(), |file| file["file"].as_str().unwrap_or("").to_string());
+    let (before, now) = (files(own), files(other));
+    for at in 0..before.len().max(now.len()) {
+        let (a, b) = (before.get(at), now.get(at));
+        if name(a) != name(b) {
+            return Some(("file of prompts".into(), name(a), name(b)));
+        }
+        let bytes = |file: Option<&Value>| file.map_or(Value::Null, |file| file["bytes"].clone());
+        if bytes(a) != bytes(b) {
+            let text = |bytes: Value| format!("{bytes} bytes");
+            return Some((name(a), text(bytes(a)), text(bytes(b))));
+        }
+    }
+    (own != other).then(|| ("set of prompts".into(), own.to_string(), other.to_string()))
 }
 
 /// Whether a folder contains a complete dump; `None` if it contains no dump.

@@ -50,6 +50,7 @@ pub fn merge_unverified(folder: impl AsRef<Path>, shards: &[PathBuf]) -> Result<
 fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport> {
     let failed = |path: &Path, reason: String| DumpError::Refused { path: path.to_path_buf(), reason };
     let mut whole: Option<Manifest> = None;
+    let mut pieces = Vec::new();
     for path in shards {
         let inside = relative(folder, path)
             .ok_or_else(|| failed(path, format!("a shard must be in a folder inside {}", folder.display())))?;
@@ -67,6 +68,7 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
             let message = "it is missing or was modified; recompute it with --resume";
             return Err(failed(&path.join(&entry.file), message.into()).into());
         }
+        pieces.push((shard.pieces.unwrap_or_default(), shard.files.len()));
         for entry in &mut shard.files {
             entry.file = format!("{inside}/{}", entry.file);
         }
@@ -79,6 +81,9 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
         }
     }
     let mut whole = whole.ok_or_else(|| failed(folder, "there are no shards to merge".into()))?;
+    if whole.is_packed() {
+        join_pieces(folder, &mut whole, &mut pieces)?;
+    }
     whole.files.sort_by_key(|entry| entry.first_row);
     let mut next = 0;
     for entry in &whole.files {
@@ -105,6 +110,36 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
         files: whole.files.iter().map(|entry| folder.join(&entry.file)).collect(),
         ..DumpReport::default()
     })
+}
+
+/// Numbers the rows of packed shards through, in the order of their pieces. `shards` has the pieces and the number of
+/// files of each, in the order in which the files are listed.
+fn join_pieces(folder: &Path, whole: &mut Manifest, shards: &mut [([usize; 2], usize)]) -> Result<(), DumpError> {
+    let failed = |reason: String| DumpError::Refused { path: folder.to_path_buf(), reason };
+    let mut listed = std::mem::take(&mut whole.files).into_iter();
+    let mut parts: Vec<([usize; 2], Vec<BatchFile>)> =
+        shards.iter().map(|(own, count)| (*own, listed.by_ref().take(*count).collect())).collect();
+    parts.sort_by_key(|(own, _)| *own);
+    let (mut next, mut rows) = (0, 0);
+    let all = whole.corpus.as_ref().and_then(|corpus| corpus["pieces"].as_u64()).unwrap_or(0) as usize;
+    for ([start, end], files) in parts {
+        if start != next {
+            let what = if start > next { "no shard has" } else { "two shards have" };
+            return Err(failed(format!("{what} piece {} of {all} of the prompts", start.min(next) + 1)));
+        }
+        next = end;
+        let first = rows;
+        for mut entry in files {
+            entry.first_row += first;
+            rows += entry.rows;
+            whole.files.push(entry);
+        }
+    }
+    if next != all {
+        return Err(failed(format!("no shard has piece {} of {all} of the prompts", next + 1)));
+    }
+    (whole.rows, whole.pieces) = (rows, Some([0, all]));
+    Ok(())
 }
 
 /// Relative path of a folder within another, with `/` as the separator.

@@ -104,6 +104,14 @@ impl VersionedFile {
         }
     }
 
+    /// Removes the file.
+    pub(super) fn discard(&self) -> Result<(), DumpError> {
+        match object(&self.path)? {
+            None => fs::remove_file(&self.path).map_err(failed(&self.path)),
+            Some(object) => object.remove().map_err(failed(&self.path)),
+        }
+    }
+
     /// Removes the file if it is in a store.
     pub(super) fn remove(&self) -> Result<(), DumpError> {
         let Some(object) = object(&self.path)? else { return Ok(()) };

@@ -63,6 +63,31 @@ pub(super) struct FileTensor {
     pub(super) bytes: Bytes,
 }
 
+/// A tensor of a batch without padding: the values of its rows, one row after the other.
+#[derive(Debug)]
+pub(super) struct PackedTensor {
+    pub(super) name: String,
+    pub(super) dtype: Dtype,
+    pub(super) form: Form,
+    pub(super) bytes: Bytes,
+}
+
+/// What the entries of a packed tensor are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Form {
+    /// One entry of this shape per token.
+    Tokens(Vec<usize>),
+    /// One entry of this shape per row.
+    Rows(Vec<usize>),
+    /// The shape of each row.
+    Ragged(Vec<Vec<usize>>),
+}
+
+/// Whether a point's tensors can be packed: whether their first axis is the batch, combined with positions or not.
+pub(super) fn is_packable(axes: &[Axis]) -> bool {
+    axes.first() == Some(&Axis::Batch) || is_flattened(axes)
+}
+
 /// A named tensor of a batch, with its axes.
 #[derive(Debug, Clone)]
 pub(crate) struct Named {
@@ -106,6 +131,68 @@ impl Placing {
     }
 
     /// First column of a row's tokens.
+    /// Number of kept positions of each row.
+    pub(super) fn kept(&self) -> impl Iterator<Item = Range<usize>> {
+        self.rows.iter().map(|row| row.kept.clone())
+    }
+
+    /// A batch's tensor row after row, without padding.
+    pub(super) fn pack(&self, named: &Named, bytes: &[u8]) -> PackedTensor {
+        let dtype = file_dtype(&named.activation);
+        let (axes, dims, _) = self.split(named);
+        let size = dtype.bitsize() / 8;
+        let in_row = dims[1..].iter().product::<usize>();
+        let (mut packed, mut shapes) = (Vec::new(), Vec::new());
+        for (number, row) in self.rows.iter().enumerate() {
+            let own = Widths { len: row.len, kept: row.kept.len() };
+            let widths: Vec<Option<usize>> =
+                axes.iter().zip(&dims).map(|(axis, len)| self.width(*axis, *len, named, own)).collect();
+            let out: Vec<usize> = widths.iter().zip(&dims).skip(1).map(|(width, len)| width.unwrap_or(*len)).collect();
+            let segments: Vec<Segments> = (1..dims.len())
+                .map(|axis| match widths[axis] {
+                    Some(width) => self.segments(row, axes[axis], dims[axis], width, named),
+                    None => vec![(0, dims[axis], 0)],
+                })
+                .collect();
+            let at = packed.len();
+            packed.resize(at + out.iter().product::<usize>() * size, 0);
+            let copy = Copy { dims: &dims[1..], out: &out, segments: &segments, size };
+            copy.run(bytes, number * in_row, &mut packed[at..], 0);
+            shapes.push(out);
+        }
+        let varies = |axis: &Axis| matches!(axis, Axis::Pos | Axis::Query | Axis::Key);
+        let by_token = matches!(axes.get(1), Some(Axis::Pos | Axis::Query))
+            && !axes[2..].iter().any(varies)
+            && shapes.iter().zip(&self.rows).all(|(shape, row)| shape[0] == row.kept.len());
+        let form = if by_token {
+            Form::Tokens(dims[2..].to_vec())
+        } else if axes[1..].iter().any(varies) {
+            Form::Ragged(shapes)
+        } else {
+            let single = usize::from(axes.get(1) == Some(&Axis::One));
+            Form::Rows(dims[1 + single..].to_vec())
+        };
+        // An axis for heads that was only made to split the first one.
+        let form = match form {
+            Form::Tokens(entry) if named.axes.first() == Some(&Axis::BatchPos) => Form::Tokens(entry[1..].to_vec()),
+            form => form,
+        };
+        PackedTensor { name: named.name.clone(), dtype, form, bytes: Bytes::from_bytes_vec(packed) }
+    }
+
+    /// Axes and lengths of a tensor, with an axis that combines batch and position split, and whether one was.
+    fn split(&self, named: &Named) -> (Vec<Axis>, Vec<usize>, bool) {
+        let (mut axes, mut dims) = (named.axes.to_vec(), named.activation.shape().to_vec());
+        let together = is_flattened(&axes);
+        if together {
+            let columns = if self.whole || named.whole { self.columns } else { self.widths().kept };
+            let inner = dims[0] / (self.rows() * columns).max(1);
+            axes.splice(0..1, [Axis::Batch, Axis::Pos, Axis::Head]);
+            dims.splice(0..1, [self.rows(), columns, inner]);
+        }
+        (axes, dims, together)
+    }
+
     fn begin(&self, row: &PromptRow) -> usize {
         if self.source == PaddingSide::Left { self.columns - row.len } else { 0 }
     }
@@ -130,15 +217,8 @@ impl Placing {
         let dtype = file_dtype(&named.activation);
         let shape = named.activation.shape().to_vec();
         let asis = |bytes| FileTensor { name: named.name.clone(), dtype, shape: shape.clone(), bytes };
-        // An axis that combines batch and position is split here and merged again at the end.
-        let (mut axes, mut dims) = (named.axes.to_vec(), shape.clone());
-        let together = is_flattened(&axes);
-        if together {
-            let columns = if self.whole || named.whole { self.columns } else { self.widths().kept };
-            let inner = dims[0] / (self.rows() * columns).max(1);
-            axes.splice(0..1, [Axis::Batch, Axis::Pos, Axis::Head]);
-            dims.splice(0..1, [self.rows(), columns, inner]);
-        }
+        // Merged again at the end.
+        let (axes, dims, together) = self.split(named);
         let placed: Vec<Option<usize>> =
             axes.iter().zip(&dims).map(|(axis, len)| self.width(*axis, *len, named, widths)).collect();
         let out: Vec<usize> = placed.iter().zip(&dims).map(|(width, len)| width.unwrap_or(*len)).collect();
@@ -181,6 +261,17 @@ impl Placing {
             Axis::Routed => None,
             _ if flattened && number == 0 => None,
             _ => Some(self.width(*axis, len, named, widths).unwrap_or(len)),
+        };
+        named.axes.iter().zip(named.activation.shape().iter().copied()).enumerate().map(length).collect()
+    }
+
+    /// Shape of a tensor of a packed dump, as padded rows would have it, without the lengths that prompts determine.
+    pub(super) fn shape_of_any(&self, named: &Named) -> Vec<Option<usize>> {
+        let flattened = is_flattened(named.axes);
+        let length = |(number, (axis, len)): (usize, (&Axis, usize))| match axis {
+            Axis::Batch | Axis::Pos | Axis::Query | Axis::Key => None,
+            _ if flattened && number == 0 => None,
+            _ => Some(len),
         };
         named.axes.iter().zip(named.activation.shape().iter().copied()).enumerate().map(length).collect()
     }

@@ -73,7 +73,14 @@ impl Dump {
         watcher: &mut Watcher<'_>,
     ) -> Result<DumpReport> {
         let out = out.as_ref();
-        if model.tells_rows_apart() && rows.len() > 1 {
+        self.check_run(model, rows.len())?;
+        let to_file = out.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
+        self.run_checked(model, rows, out, to_file, watcher)
+    }
+
+    /// Checks that hooks and prefix allow prompts to be computed in batches.
+    pub(super) fn check_run<M: DumpModel>(&self, model: &M, rows: usize) -> Result<()> {
+        if model.tells_rows_apart() && rows > 1 {
             let reason = "a dump splits its prompts into batches, so row numbers are not prompt numbers";
             let option = "hooks that depend on row numbers";
             return Err(InputError::Conflict { option, with: "a dump of several prompts", reason }.into());
@@ -83,7 +90,17 @@ impl Dump {
             let option = "hooks at positions counted from the end";
             return Err(InputError::Conflict { option, with: "a dump with a prefix", reason }.into());
         }
-        let to_file = out.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
+        Ok(())
+    }
+
+    fn run_checked<M: DumpModel>(
+        &self,
+        model: &M,
+        rows: &[Vec<u32>],
+        out: &Path,
+        to_file: bool,
+        watcher: &mut Watcher<'_>,
+    ) -> Result<DumpReport> {
         let placed = self.check(model, rows, to_file)?;
         if to_file {
             if is_url(out) {
@@ -160,7 +177,7 @@ impl Dump {
     ///
     /// # Errors
     /// [`HookError::Unnamed`] if the dump is a shard or resumes another run, and an editing hook has no name.
-    fn edits_of<M: DumpModel>(&self, model: &M) -> Result<Vec<String>> {
+    pub(super) fn edits_of<M: DumpModel>(&self, model: &M) -> Result<Vec<String>> {
         let alone = !self.resume && self.shard.is_none();
         let described = |identity: Result<String, HookError>| match identity {
             Err(HookError::Unnamed { hook }) if alone => Ok(format!("{hook} without a name")),
@@ -217,7 +234,8 @@ impl Dump {
             tokens_run += batch.iter().map(Vec::len).sum::<usize>();
             // A shard's first batch may start within a batch of the whole dump.
             let number = first_row / self.batch_size;
-            if !writer.send(Batch { number, first_row, placing, tensors, non_finite: non_finite.clone() }) {
+            if !writer.send(Batch { number, first_row, placing, tensors, non_finite: non_finite.clone(), stream: None })
+            {
                 break;
             }
         }

@@ -60,7 +60,8 @@ type Common<'m> = (usize, &'m str, u32, usize, &'m str, BTreeMap<&'m str, String
 
 fn common(manifest: &Manifest) -> Option<Common<'_>> {
     let Manifest { format, version, rows, input, shard, .. } = manifest;
-    shard.map(|shard| (shard.of(), &**format, *version, *rows, &**input, manifest.common()))
+    let rows = if manifest.is_packed() { 0 } else { *rows };
+    shard.map(|shard| (shard.of(), &**format, *version, rows, &**input, manifest.common()))
 }
 
 /// Finds a dump's shards in the subfolders of `folder` by their manifests. The files themselves are not checked;
@@ -131,7 +132,8 @@ pub fn shards_in(folder: impl AsRef<Path>) -> Result<Shards, DumpError> {
                 found.complete.push(path.clone());
             } else {
                 let done = Log::read(path)?.iter().map(|entry| entry.rows).fold(0, usize::saturating_add);
-                let rows = manifest.own_rows();
+                // The number of prompts of a packed shard is known at its end.
+                let rows = if manifest.is_packed() { done } else { manifest.own_rows() };
                 found.unfinished.push(UnfinishedShard { folder: path.clone(), shard, done, rows });
             }
         }

@@ -27,6 +27,8 @@ pub(super) struct Part {
     pub(super) path: PathBuf,
     /// Number of the file's first prompt in the dump.
     pub(super) first_row: usize,
+    /// Number of rows, if the manifest tells.
+    pub(super) rows: usize,
 }
 
 /// Files of a dump: a single file, the finished files of a folder, or the finished files of all shards in a folder.
@@ -37,12 +39,22 @@ pub(super) struct Part {
 pub(super) fn files_of(dump: &Path) -> Result<(Vec<Part>, Option<usize>)> {
     let wrong = |reason: &str| DumpError::Refused { path: dump.to_path_buf(), reason: reason.into() };
     if !is_folder(dump)? {
-        return Ok((vec![Part { path: dump.to_path_buf(), first_row: 0 }], None));
+        return Ok((vec![Part { path: dump.to_path_buf(), first_row: 0, rows: 0 }], None));
     }
     let (mut files, mut rows) = (Vec::new(), None);
     for (folder, manifest) in manifests(dump)? {
-        rows = Some(manifest.rows);
-        files.extend(finished(&folder, manifest)?);
+        // Rows of packed shards are counted within each shard.
+        let (packed, before) = (manifest.is_packed(), rows.unwrap_or(0));
+        let own = manifest.rows;
+        let parts = finished(&folder, manifest)?;
+        if packed {
+            let own = parts.iter().map(|part| part.rows).sum::<usize>();
+            files.extend(parts.into_iter().map(|part| Part { first_row: part.first_row + before, ..part }));
+            rows = Some(before + own);
+        } else {
+            files.extend(parts);
+            rows = Some(own);
+        }
     }
     if files.iter().any(|file| file.path.extension().is_some_and(|ending| ending == "parquet")) {
         return Err(wrong("it contains Parquet tables, which cannot be read as a dump; dump to safetensors").into());
@@ -63,7 +75,10 @@ pub(super) fn lacks(dump: &Path) -> Result<Option<String>> {
         Some(manifest) if manifest.complete => None,
         Some(manifest) => {
             let done: usize = Log::read(dump)?.iter().map(|file| file.rows).fold(0, usize::saturating_add);
-            Some(format!("{at} is not complete: {done} of {} prompts", manifest.own_rows()))
+            Some(match manifest.is_packed() {
+                true => format!("{at} is not complete: {done} prompts so far"),
+                false => format!("{at} is not complete: {done} of {} prompts", manifest.own_rows()),
+            })
         }
         None => {
             let found = shards_in(dump)?;
@@ -131,7 +146,7 @@ fn manifests(dump: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
 fn finished(folder: &Path, manifest: Manifest) -> Result<Vec<Part>> {
     let listed = if manifest.complete { manifest.files } else { Log::read(folder)? };
     let own = listed.into_iter().filter(|file| file.is_within());
-    Ok(own.map(|file| Part { path: folder.join(file.file), first_row: file.first_row }).collect())
+    Ok(own.map(|file| Part { path: folder.join(file.file), first_row: file.first_row, rows: file.rows }).collect())
 }
 
 /// Points with scores `[row, head, query, key]`, which have the shape of vectors if there are as many heads as
@@ -154,15 +169,27 @@ pub(super) struct StoredFile {
     object: Option<Ranges>,
     /// Number of token positions (places) in all rows, including padding.
     pub(super) places: usize,
-    /// Number of places per row.
+    /// Number of places per row; of a packed file, zero.
     columns: usize,
+    /// Rows of a packed file.
+    packed: Option<PackedRows>,
     /// Number of the first row, counted through all dumps that are read.
     pub(super) first_row: usize,
     tokens: u64,
-    mask: u64,
+    /// Which places are real; all are in a packed file.
+    mask: Option<u64>,
     /// Position of each token in its prompt, if the file stores it.
     positions: Option<u64>,
     points: Vec<Vectors>,
+}
+
+/// Where the rows of a packed file are.
+#[derive(Debug)]
+struct PackedRows {
+    /// The place at which each row starts, and the end of the last.
+    offsets: Vec<i64>,
+    /// The number of each row's prompt in the file.
+    numbers: Vec<i64>,
 }
 
 /// Vectors at consecutive places in a file, in the file's encoding.
@@ -195,6 +222,9 @@ impl StoredFile {
                 _ => Err(wrong(format!("its `{name}` is not an i64 matrix: {} {:?}", info.dtype, info.shape))),
             }
         };
+        if files.info("row_offsets").is_some() {
+            return Self::open_packed(path, object, &files, points);
+        }
         let ((tokens, shape), (mask, of_mask)) = (integers("tokens")?, integers("attention_mask")?);
         if shape != of_mask {
             return Err(wrong(format!("its tokens have shape {shape:?}, but their mask has shape {of_mask:?}")).into());
@@ -232,12 +262,88 @@ impl StoredFile {
         };
         let points = points.iter().map(vectors).collect::<std::result::Result<_, _>>()?;
         let (path, [rows, columns]) = (path.to_path_buf(), shape);
-        Ok(Self { path, object, places: rows * columns, columns, first_row: 0, tokens, mask, positions, points })
+        Ok(Self {
+            path,
+            object,
+            places: rows * columns,
+            columns,
+            packed: None,
+            first_row: 0,
+            tokens,
+            mask: Some(mask),
+            positions,
+            points,
+        })
+    }
+
+    /// Like [`StoredFile::open`], for a file without padding.
+    fn open_packed(path: &Path, object: Option<Ranges>, files: &WeightFiles, points: &[String]) -> Result<Self> {
+        let wrong = |reason: String| DumpError::Refused { path: path.to_path_buf(), reason };
+        let integers = |name: &str| match files.info(name).map(|info| (location(info), &*info.dtype, &info.shape[..])) {
+            Some((Location::File { bytes, .. }, "i64", [count])) => Ok((bytes.start as u64, *count)),
+            _ => Err(wrong(format!("its `{name}` is missing or is not an i64 vector"))),
+        };
+        let ((tokens, places), (positions, of_positions)) = (integers("tokens")?, integers("positions")?);
+        let ((offsets, ends), (numbers, rows)) = (integers("row_offsets")?, integers("prompt_numbers")?);
+        if of_positions != places || ends != rows + 1 {
+            return Err(wrong("its tokens, positions and rows do not fit together".into()).into());
+        }
+        let vectors = |name: &String| {
+            let Some(info) = files.info(name) else {
+                if files.info(&format!("{name}.indices")).is_some() {
+                    return Err(wrong(format!("`{name}` contains sparse latents, which are not stored as vectors")));
+                }
+                let nearest = files.nearest(name).join(", ");
+                return Err(wrong(format!("`{name}` was not dumped; nearest: {nearest}")));
+            };
+            match (location(info), float_type(info)) {
+                (Location::File { bytes, .. }, Some(dtype)) if info.shape.len() > 1 && info.shape[0] == places => {
+                    Ok(Vectors { start: bytes.start as u64, dtype, width: info.shape[1..].iter().product() })
+                }
+                _ if files.info(&format!("{name}.shapes")).is_some() => Err(wrong(format!(
+                    "`{name}` does not have one vector per token: it has scores for pairs of positions"
+                ))),
+                _ => Err(wrong(format!(
+                    "`{name}` does not have one vector per token: its shape is {:?}, but there are {places} tokens",
+                    info.shape
+                ))),
+            }
+        };
+        let points = points.iter().map(vectors).collect::<std::result::Result<_, _>>()?;
+        let mut opened = Self {
+            path: path.to_path_buf(),
+            object,
+            places,
+            columns: 0,
+            packed: None,
+            first_row: 0,
+            tokens,
+            mask: None,
+            positions: Some(positions),
+            points,
+        };
+        let file = opened.opened()?;
+        let offsets = opened.integers(&file, offsets, 0, ends)?;
+        let numbers = opened.integers(&file, numbers, 0, rows)?;
+        drop(file);
+        let rises = offsets.first() == Some(&0) && offsets.is_sorted() && offsets.last() == Some(&(places as i64));
+        if !rises || numbers.iter().any(|number| usize::try_from(*number).is_err()) {
+            return Err(DumpError::Refused {
+                path: path.to_path_buf(),
+                reason: "its rows do not follow each other".into(),
+            }
+            .into());
+        }
+        opened.packed = Some(PackedRows { offsets, numbers });
+        Ok(opened)
     }
 
     /// Number of rows.
     pub(super) fn rows(&self) -> usize {
-        self.places / self.columns.max(1)
+        match &self.packed {
+            Some(packed) => packed.numbers.len(),
+            None => self.places / self.columns.max(1),
+        }
     }
 
     /// Widths of the points' vectors.
@@ -286,12 +392,47 @@ impl StoredFile {
         Ok((begin..).zip(positions).skip(first - begin).map(|(place, position)| (row(place), position)).collect())
     }
 
+    /// The kept tokens of each row of a packed file.
+    pub(super) fn packed_rows(&self) -> Result<Vec<Vec<u32>>> {
+        let Some(packed) = &self.packed else { return Ok(Vec::new()) };
+        let ids = self.integers(&self.opened()?, self.tokens, 0, self.places)?;
+        let row = |ends: &[i64]| ids[ends[0] as usize..ends[1] as usize].iter().map(|id| *id as u32).collect();
+        Ok(packed.offsets.windows(2).map(row).collect())
+    }
+
+    /// Which of `count` places from `first` on are real.
+    fn mask_of(&self, file: &Open<'_>, first: usize, count: usize) -> Result<Vec<i64>> {
+        self.mask.map_or_else(|| Ok(vec![1; count]), |start| self.integers(file, start, first, count))
+    }
+
+    /// Prompt numbers and positions at places of a packed file.
+    fn packed_labels(
+        &self,
+        file: &Open<'_>,
+        packed: &PackedRows,
+        first: usize,
+        count: usize,
+    ) -> Result<Vec<(usize, u32)>> {
+        let Some(start) = self.positions else { return Ok(Vec::new()) };
+        let positions = self.integers(file, start, first, count)?;
+        let mut row = packed.offsets.partition_point(|offset| *offset <= first as i64).saturating_sub(1);
+        let label = |(place, position): (usize, i64)| {
+            while packed.offsets.get(row + 1).is_some_and(|end| *end <= place as i64) {
+                row += 1;
+            }
+            let number = packed.numbers.get(row).copied().unwrap_or(0);
+            (self.first_row + number as usize, u32::try_from(position).unwrap_or_default())
+        };
+        Ok((first..).zip(positions).map(label).collect())
+    }
+
     /// Tokens of a file, row by row; `None` for padding. The tokens of an object are in the part that was read when the
     /// object was opened; that part is then released.
     pub(super) fn tokens(&mut self) -> Result<Vec<Option<u32>>> {
         let file = self.opened()?;
-        let [ids, mask] = [self.tokens, self.mask].map(|start| self.integers(&file, start, 0, self.places));
-        let tokens = real_tokens(ids?, &mask?);
+        let ids = self.integers(&file, self.tokens, 0, self.places)?;
+        let mask = self.mask_of(&file, 0, self.places)?;
+        let tokens = real_tokens(ids, &mask);
         drop(file);
         self.object.iter_mut().for_each(Ranges::let_go);
         Ok(tokens)
@@ -310,9 +451,15 @@ impl StoredFile {
             Ok((vectors.dtype, self.bytes(&file, vectors.start + (first * size) as u64, count * size)?))
         };
         let points = self.points.iter().map(vectors).collect::<Result<_>>()?;
+        if let Some(packed) = &self.packed {
+            let labels = self.packed_labels(&file, packed, first, count)?;
+            let ids = self.integers(&file, self.tokens, first, count)?;
+            let tokens = ids.into_iter().map(|id| u32::try_from(id).ok()).collect();
+            return Ok(Piece { tokens, labels, points });
+        }
         // Positions are counted from the start of the first row, which may be padded on the left.
         let begin = first - first % self.columns.max(1);
-        let mask = self.integers(&file, self.mask, begin, first + count - begin)?;
+        let mask = self.mask_of(&file, begin, first + count - begin)?;
         let labels = self.labels(&file, first, &mask)?;
         let tokens = real_tokens(self.integers(&file, self.tokens, first, count)?, &mask[first - begin..]);
         Ok(Piece { tokens, labels, points })

@@ -19,6 +19,18 @@ pub(super) struct StoredTensor {
 }
 
 impl StoredTensor {
+    /// Sets the lengths that prompts determine, as rows padded to the longest would have them.
+    pub(super) fn set_lengths(&mut self, rows: usize, positions: usize, keys: usize) {
+        for (number, (axis, length)) in self.axes.iter().zip(&mut self.shape).enumerate() {
+            let own = [(Axis::Batch, rows), (Axis::Pos, positions), (Axis::Query, positions), (Axis::Key, keys)];
+            let own = own.into_iter().find(|(own, _)| axis == own.name());
+            // An axis that combines rows and positions has no length of its own.
+            if length.is_none() && (number > 0 || axis == Axis::Batch.name()) {
+                *length = own.map(|(_, length)| length);
+            }
+        }
+    }
+
     pub(super) fn new(axes: &[Axis], shape: Vec<Option<usize>>, dtype: safetensors::Dtype, sparse: bool) -> Self {
         let axes = axes.iter().map(|axis| axis.name().to_string()).collect();
         Self { axes, shape, dtype: dtype.to_string().to_lowercase(), sparse }

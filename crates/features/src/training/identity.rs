@@ -64,6 +64,15 @@ pub(super) fn data_text(data: &Value) -> String {
         all => format!(" {before} {}", all.join(", ")),
     };
     let (tokens, hash, without) = (&data["tokens"], text("hash"), list("exclude_tokens").join(", "));
+    if let Some(files) = data["corpus"].as_array() {
+        let file = |file: &Value| match file["bytes"].as_u64() {
+            Some(bytes) => format!("{} ({bytes} bytes)", file["file"].as_str().unwrap_or_default()),
+            None => file["file"].as_str().unwrap_or_default().to_string(),
+        };
+        let files: Vec<String> = files.iter().map(file).collect();
+        let (model, parts) = (text("model"), after("with", &list("parts")));
+        return format!("the prompts of {}, without [{without}], in the model {model}{parts}", files.join(", "));
+    }
     match (data, data.get("files")) {
         (Value::String(text), _) => text.clone(),
         (Value::Object(_), Some(files)) => {

@@ -1,5 +1,6 @@
 //! Training runs of several dictionaries on one stream of activations.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use crate::dictionary::Dictionary;
 use crate::error::FeatureError;
 use crate::opened::Opened;
 use crate::transcoders::Transcoders;
+use hooklens_data::corpus::RowSource;
 use hooklens_io::csv_text::{CsvLabels, CsvTable};
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{Error, Result, load_errors};
@@ -163,7 +165,7 @@ impl TrainingRun {
         prompts: &[Vec<u32>],
         progress: impl FnMut(usize, &Step),
     ) -> Result<Vec<Trained>> {
-        self.resolved(model)?.run(&mut FromModel::new(model, prompts, &self.left_out)?, progress)
+        self.on_rows(model, &Cow::Borrowed(prompts), progress)
     }
 
     /// Trains on dumps: folders or files written by [`Dump`](hooklens_data::dump::Dump), read on demand like an
@@ -317,11 +319,19 @@ pub trait TrainingJob: Sized {
     /// Declares that the caller has already locked the checkpoint folder.
     fn locked(self) -> Self;
 
+    /// Like [`TrainingRun::on_model`], on prompts that are read when they are needed.
+    fn on_rows(
+        &self,
+        model: &HookedTransformer,
+        prompts: &dyn RowSource,
+        progress: impl FnMut(usize, &Step),
+    ) -> Result<Vec<Trained>>;
+
     /// Path of a run's checkpoint in this folder.
     fn checkpoint_in(folder: &Path) -> PathBuf;
 
     /// Identity of each dictionary's training on a model's activations.
-    fn identity_on_model(&self, model: &HookedTransformer, prompts: &[Vec<u32>]) -> Result<Vec<TrainingIdentity>>;
+    fn identity_on_model(&self, model: &HookedTransformer, prompts: &dyn RowSource) -> Result<Vec<TrainingIdentity>>;
 
     /// Identity of each dictionary's training on dumps. Reads all tokens of the dumps.
     fn identity_on_dumps<P: AsRef<Path>>(&self, dumps: impl IntoIterator<Item = P>) -> Result<Vec<TrainingIdentity>>;
@@ -338,11 +348,20 @@ impl TrainingJob for TrainingRun {
         self
     }
 
+    fn on_rows(
+        &self,
+        model: &HookedTransformer,
+        prompts: &dyn RowSource,
+        progress: impl FnMut(usize, &Step),
+    ) -> Result<Vec<Trained>> {
+        self.resolved(model)?.run(&mut FromModel::new(model, prompts, &self.left_out)?, progress)
+    }
+
     fn checkpoint_in(folder: &Path) -> PathBuf {
         folder.join(FILE)
     }
 
-    fn identity_on_model(&self, model: &HookedTransformer, prompts: &[Vec<u32>]) -> Result<Vec<TrainingIdentity>> {
+    fn identity_on_model(&self, model: &HookedTransformer, prompts: &dyn RowSource) -> Result<Vec<TrainingIdentity>> {
         self.resolved(model)?.identities(&mut FromModel::new(model, prompts, &self.left_out)?)
     }
 

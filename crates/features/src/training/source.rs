@@ -8,9 +8,9 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};
-use xxhash_rust::xxh3::Xxh3;
 
 use crate::splice::host;
+use hooklens_data::corpus::{RowIter, RowSource};
 use hooklens_data::dump::{ActivationStore, Batches, DescribeStore, DumpModel, processing_of, vectors_an_epoch};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::{InputError, Result};
@@ -56,8 +56,10 @@ pub(super) trait Source {
 #[derive(Debug, Default)]
 struct Further {
     tokens: usize,
-    /// Number of chunks of prompts processed.
-    chunks: usize,
+    /// Where training stopped, in a model's prompts.
+    stopped: Option<RowPlace>,
+    /// Whether the tokens from the start of the epoch on are returned.
+    wrapped: bool,
 }
 
 /// The model that produced the training activations, for the dictionary's metadata.
@@ -159,14 +161,17 @@ fn no_tokens() -> hooklens_model::error::Error {
 /// given number of tokens, as if it had already served them.
 pub(super) struct FromModel<'m> {
     model: &'m HookedTransformer,
-    prompts: &'m [Vec<u32>],
+    prompts: &'m dyn RowSource,
     /// Token ids whose activations are excluded.
     left_out: &'m [u32],
     points: Vec<String>,
     serving: Serving,
-    epoch: u64,
-    order: Vec<usize>,
-    chunk: usize,
+    /// Where the next rows are.
+    place: RowPlace,
+    /// The pieces of the current epoch, in the order in which they are read.
+    order: Vec<u32>,
+    /// Rest of the piece at the current place.
+    rest: Option<RowIter<'m>>,
     /// Number of times the buffer was filled.
     fills: u64,
     held: Rows,
@@ -176,34 +181,48 @@ pub(super) struct FromModel<'m> {
     further: Further,
 }
 
+/// A place in the prompts of all epochs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct RowPlace {
+    epoch: u64,
+    /// Number of pieces of the epoch that were read.
+    piece: usize,
+    /// Number of rows of the next piece that were read.
+    row: usize,
+}
+
 impl<'m> FromModel<'m> {
-    pub(super) fn new(model: &'m HookedTransformer, prompts: &'m [Vec<u32>], left_out: &'m [u32]) -> Result<Self> {
-        let kept = |row: &Vec<u32>| row.iter().any(|id| !left_out.contains(id));
-        if !prompts.iter().any(kept) {
-            return Err(no_tokens());
-        }
+    pub(super) fn new(model: &'m HookedTransformer, prompts: &'m dyn RowSource, left_out: &'m [u32]) -> Result<Self> {
         let (points, serving, order, held, places, further) = Default::default();
-        let (epoch, chunk, fills, served) = (0, 0, 0, 0);
-        Ok(Self {
+        let (place, rest, fills, served) = (RowPlace::default(), None, 0, 0);
+        let mut made = Self {
             model,
             prompts,
             left_out,
             points,
             serving,
-            epoch,
+            place,
             order,
-            chunk,
+            rest,
             fills,
             held,
             places,
             served,
             further,
-        })
-    }
-
-    /// Number of chunks per epoch.
-    fn chunks(&self) -> usize {
-        self.prompts.len().div_ceil(TOGETHER)
+        };
+        // Usually the first row has tokens to train on.
+        made.go_to(RowPlace::default())?;
+        loop {
+            let rows = made.rows(RowPlace { epoch: 1, ..RowPlace::default() })?;
+            if rows.is_empty() {
+                return Err(no_tokens());
+            }
+            if made.count(&rows) > 0 {
+                break;
+            }
+        }
+        made.go_to(RowPlace::default())?;
+        Ok(made)
     }
 
     /// Number of tokens in `rows`, without excluded tokens.
@@ -211,13 +230,48 @@ impl<'m> FromModel<'m> {
         rows.iter().flatten().filter(|id| !self.left_out.contains(id)).count()
     }
 
-    /// The rows of a chunk of the current epoch.
-    fn rows(&self, chunk: usize) -> Vec<Vec<u32>> {
-        let first = chunk * TOGETHER;
-        self.order[first..(first + TOGETHER).min(self.order.len())]
-            .iter()
-            .map(|row| self.prompts[*row].clone())
-            .collect()
+    /// Goes to a place of an epoch. The rows of a piece before it are read again.
+    fn go_to(&mut self, place: RowPlace) -> Result<()> {
+        if self.order.is_empty() || self.place.epoch != place.epoch {
+            self.order = (0..self.prompts.pieces() as u32).collect();
+            let seed = self.serving.seed ^ (place.epoch << 32) ^ 0x6f72_6465;
+            self.order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+        }
+        self.place = RowPlace { row: 0, ..place };
+        self.rest = None;
+        for _ in 0..place.row {
+            self.row()?;
+        }
+        Ok(())
+    }
+
+    /// The next row of the epoch; `None` at its end.
+    fn row(&mut self) -> Result<Option<Vec<u32>>> {
+        loop {
+            let Some(piece) = self.order.get(self.place.piece) else { return Ok(None) };
+            let rest = match &mut self.rest {
+                Some(rest) => rest,
+                None => self.rest.insert(self.prompts.open(*piece as usize)?),
+            };
+            if let Some(row) = rest.next() {
+                self.place.row += 1;
+                return row.map(|row| Some(row.tokens));
+            }
+            self.rest = None;
+            self.place = RowPlace { piece: self.place.piece + 1, row: 0, ..self.place };
+        }
+    }
+
+    /// The next rows of the epoch, at most [`TOGETHER`] and before a place; none at its end.
+    fn rows(&mut self, before: RowPlace) -> Result<Vec<Vec<u32>>> {
+        let mut rows = Vec::new();
+        while rows.len() < TOGETHER && self.place < before {
+            match self.row()? {
+                Some(row) => rows.push(row),
+                None => break,
+            }
+        }
+        Ok(rows)
     }
 
     /// Computes activations of rows, by point.
@@ -248,21 +302,18 @@ impl<'m> FromModel<'m> {
         Ok(all)
     }
 
-    fn begin_epoch(&mut self, epoch: u64) {
-        (self.epoch, self.chunk) = (epoch, 0);
-        self.order = (0..self.prompts.len()).collect();
-        self.order.shuffle(&mut ChaCha8Rng::seed_from_u64(self.serving.seed ^ (epoch << 32) ^ 0x6f72_6465));
-    }
-
-    /// Advances through chunks until the buffer has enough tokens. Runs the model only if the activations are needed.
+    /// Advances through the prompts until the buffer has enough tokens. Runs the model only if the activations are needed.
     fn fill(&mut self, wanted: bool) -> Result<usize> {
         let mut tokens = 0;
         self.held.clear();
         while tokens < self.serving.buffer {
-            if self.chunk == self.chunks() {
-                self.begin_epoch(self.epoch + 1);
+            let next = RowPlace { epoch: self.place.epoch + 1, ..RowPlace::default() };
+            let rows = self.rows(next)?;
+            if rows.is_empty() {
+                self.go_to(next)?;
+                self.prompts.begin_pass(next.epoch + 1);
+                continue;
             }
-            let rows = self.rows(self.chunk);
             let own = self.count(&rows);
             if wanted && own > 0 {
                 for (point, rows) in self.read(&rows)? {
@@ -270,7 +321,6 @@ impl<'m> FromModel<'m> {
                 }
             }
             tokens += own;
-            self.chunk += 1;
         }
         self.fills += 1;
         self.places = (0..tokens).collect();
@@ -291,9 +341,16 @@ impl Source for FromModel<'_> {
         for point in points {
             host(self.model.catalog(), "the dictionary to train", point)?;
         }
-        let row =
-            self.prompts.iter().find(|row| !row.is_empty()).ok_or(InputError::Empty { what: "the prompts".into() })?;
-        let cache = self.model.record(vec![row[..1].to_vec()], Record::new(points.to_vec()))?;
+        let mut first = None;
+        while let Some(row) = self.row()? {
+            first = row.first().copied();
+            if first.is_some() {
+                break;
+            }
+        }
+        self.go_to(RowPlace::default())?;
+        let first = first.ok_or(InputError::Empty { what: "the prompts".into() })?;
+        let cache = self.model.record(vec![vec![first]], Record::new(points.to_vec()))?;
         let width = |name: &String| Ok((name.clone(), cache.activation(&**name)?.shape().iter().product()));
         points.iter().map(width).collect()
     }
@@ -307,33 +364,26 @@ impl Source for FromModel<'_> {
     }
 
     fn described(&mut self) -> Result<Value> {
-        let mut hash = Xxh3::new();
-        let mut count = 0;
-        for row in self.prompts {
-            hash.update(&(row.len() as u64).to_le_bytes());
-            row.iter().for_each(|id| hash.update(&id.to_le_bytes()));
-            count += row.len();
-        }
-        Ok(json!({
-            "tokens": count,
-            "prompts": self.prompts.len(),
-            "hash": format!("{:032x}", hash.digest128()),
-            "exclude_tokens": self.left_out,
-            "model": self.model.fingerprint()?,
-            "parts": self.model.parts()?,
-        }))
+        let mut described = self.prompts.described()?;
+        described["exclude_tokens"] = json!(self.left_out);
+        described["model"] = self.model.fingerprint()?.into();
+        described["parts"] = self.model.parts()?.into();
+        Ok(described)
     }
 
     fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()> {
         (self.points, self.serving) = (points.to_vec(), serving);
-        self.begin_epoch(0);
+        // The order depends on the seed.
+        self.order.clear();
+        self.go_to(RowPlace::default())?;
         let mut left = done;
         while left > 0 {
-            let before = (self.epoch, self.chunk, self.order.clone(), self.fills);
+            let before = (self.place, self.fills);
             let there = self.fill(false)?;
             let usable = self.usable(there);
             if left < usable {
-                (self.epoch, self.chunk, self.order, self.fills) = before;
+                self.go_to(before.0)?;
+                self.fills = before.1;
                 self.fill(true)?;
                 self.served = left;
                 return Ok(());
@@ -370,11 +420,19 @@ impl Source for FromModel<'_> {
 
     fn further(&mut self, most: usize) -> Result<Option<Rows>> {
         self.held.clear();
-        let all = self.chunks();
-        while self.further.chunks < all && self.further.tokens < most {
-            // Continues where the epoch stopped and wraps around, so that each prompt is read at most once.
-            let rows = self.rows((self.chunk + self.further.chunks) % all);
-            self.further.chunks += 1;
+        let stopped = *self.further.stopped.get_or_insert(self.place);
+        while self.further.tokens < most {
+            let next = RowPlace { epoch: stopped.epoch + 1, ..RowPlace::default() };
+            let rows = self.rows(if self.further.wrapped { stopped } else { next })?;
+            if rows.is_empty() {
+                // Continues at the start of the epoch, up to where it stopped, so that each prompt is read at most once.
+                if self.further.wrapped {
+                    break;
+                }
+                self.further.wrapped = true;
+                self.go_to(RowPlace { epoch: stopped.epoch, ..RowPlace::default() })?;
+                continue;
+            }
             let own = self.count(&rows);
             self.further.tokens += own;
             if own > 0 {
@@ -385,6 +443,6 @@ impl Source for FromModel<'_> {
     }
 
     fn is_unseen(&self) -> bool {
-        self.epoch == 0 && self.chunk + self.further.chunks <= self.chunks()
+        self.place.epoch == 0 && !self.further.wrapped
     }
 }

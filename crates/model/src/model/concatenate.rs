@@ -50,6 +50,26 @@ pub fn concatenated(
     if documents.iter().all(Vec::is_empty) {
         return Err(InputError::Empty { what: "the list of texts".into() }.into());
     }
+    let (rows, left) = concatenated_part(model, documents, len, prepend_bos)?;
+    if rows.is_empty() {
+        let allowed = format!("at most {}, the length of all texts together", left + first_len(model, prepend_bos)?);
+        return Err(InputError::Setting { name: "len", given: len.to_string(), allowed }.into());
+    }
+    Ok((rows, left))
+}
+
+/// Number of tokens that begin every row.
+fn first_len(model: &HookedTransformer, prepend_bos: Option<bool>) -> Result<usize> {
+    Ok(usize::from(model.first_token(prepend_bos)?.is_some()))
+}
+
+/// Like [`concatenated`], for a part of the documents, which may be too short for a row.
+pub fn concatenated_part(
+    model: &HookedTransformer,
+    documents: &[Vec<u32>],
+    len: usize,
+    prepend_bos: Option<bool>,
+) -> Result<(Vec<Vec<u32>>, usize)> {
     let tokenizer = model.tokenizer()?;
     let first = model.first_token(prepend_bos)?;
     let added = usize::from(first.is_some());
@@ -74,10 +94,6 @@ pub fn concatenated(
                 rows.push(std::mem::replace(&mut row, begun()));
             }
         }
-    }
-    if rows.is_empty() {
-        let allowed = format!("at most {}, the length of all texts together", row.len());
-        return Err(InputError::Setting { name: "len", given: len.to_string(), allowed }.into());
     }
     Ok((rows, row.len() - added))
 }

@@ -64,7 +64,7 @@ pub use attention::Attention;
 pub use attention_and_mamba2::AttentionAndMamba2;
 pub use block::Block;
 pub use checks::DecoderChecks;
-pub use concatenate::concatenated;
+pub use concatenate::{concatenated, concatenated_part};
 pub use decoder::{Decoder, DecoderModel};
 pub use dense_mlp::{DenseMlp, Slopes};
 pub use each_weight::{Weight, each_weight};

@@ -1,0 +1,363 @@
+//! Dumps a corpus while it is read.
+//!
+//! A thread reads and tokenizes ahead of the model, and another one writes. The prompts of a window are computed in
+//! batches of similar length. Files end where windows do, so a run that is continued has the same windows.
+
+use hooklens_hooks::SelectionText;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use hooklens_hooks::Axis;
+use serde_json::Value;
+
+use super::batch::{Batch, FromStream, Noted, WindowEnd};
+use super::compute::worth_sharing;
+use super::manifest::{Manifest, Mark};
+use super::packed_folder::PackedSink;
+use super::placing::{Placing, PromptRow};
+use super::stream_summary::StreamSummary;
+use super::writer::Writer;
+use super::{Dump, DumpModel, DumpReport, DumpedModel, Seen, SplitByShard};
+use crate::corpus::{CorpusRow, RowSource};
+use crate::error::DumpError;
+use hooklens_model::device::synchronize;
+use hooklens_model::error::{Error, Place, Result};
+
+/// Maximum number of prompts of a window, if batches are smaller.
+const WINDOW: usize = 512;
+/// Number of windows that are read ahead.
+const AHEAD: usize = 2;
+
+/// An event of a dump that reads its prompts.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SeenInStream<'b> {
+    /// An event of any dump.
+    Dump(Seen<'b>),
+    /// This many pieces out of all have been read.
+    Pieces(usize, usize),
+    /// A prompt was left out because it is not valid.
+    LeftOut(&'b Error),
+}
+
+/// Callback for the progress of a dump that reads its prompts.
+pub type StreamWatcher<'w> = dyn FnMut(SeenInStream<'_>) + 'w;
+
+/// Prompts that are computed together.
+#[derive(Default)]
+struct Window {
+    rows: Vec<CorpusRow>,
+    /// Errors of prompts that are left out.
+    failed: Vec<Error>,
+    /// Hashes of the pieces that ended.
+    ended: Vec<u64>,
+    mark: Mark,
+    is_last: bool,
+}
+
+impl Dump {
+    pub(super) fn stream_corpus<M: DumpModel>(
+        &self,
+        model: &M,
+        source: &(dyn RowSource + Sync),
+        folder: &Path,
+        watcher: &mut StreamWatcher<'_>,
+    ) -> Result<DumpReport> {
+        self.check_run(model, 2)?;
+        self.check_points(model, 0, false)?;
+        let own = self.shard.map_or(0..source.pieces(), |shard| shard.share_of(source.pieces()));
+        let dumped = DumpedModel::of(self, model, &[], self.edits_of(model)?)?.fingerprinted(model)?;
+        let selection = self.selection.spelled_out(model.catalog())?;
+        let manifest = Manifest::packed(&Self { selection, ..self.clone() }, dumped, described(source)?, own.clone());
+        let points = self.selection.resolve(model.catalog())?;
+        let latents: BTreeSet<String> = (points.iter().map(|id| model.catalog().info(*id)))
+            .filter(|point| point.axes.last() == Some(&Axis::Feature))
+            .map(|point| point.name.to_string())
+            .collect();
+        let bos = manifest.model.as_ref().and_then(|model| model.bos);
+        let summary = StreamSummary::default();
+        let known = (summary.clone(), model.tokenizer().ok().cloned());
+        let sink = PackedSink::open(folder, manifest, self, latents, source, known)?;
+        let (done, from, ended) = sink.finished();
+        let resumed = sink.files();
+        if done > 0 {
+            watcher(SeenInStream::Dump(Seen::Resumed(done)));
+        }
+        let non_finite = self.allow_non_finite.then(Noted::default);
+        let writer = Writer::start(Box::new(sink))?;
+        let (mut report, shared) = if ended {
+            (writer.finish()?, 0)
+        } else {
+            thread::scope(|scope| {
+                let (sender, windows) = sync_channel(AHEAD);
+                let reader = Reader { source, from, end: own.end, most: WINDOW.max(4 * self.batch_size) };
+                let skips = self.skip_errors;
+                thread::Builder::new()
+                    .name("hooklens-corpus".into())
+                    .spawn_scoped(scope, move || reader.run(skips, &sender))
+                    .map_err(|source| DumpError::Thread { source })?;
+                let mut computing = Computing {
+                    dump: self,
+                    model,
+                    writer,
+                    done,
+                    non_finite: non_finite.clone(),
+                    tokens: 0,
+                    rows: 0,
+                    summary,
+                    bos,
+                };
+                let shared = computing.run(&windows, watcher, own.start..own.end);
+                // Lets the reader end if it waits.
+                drop(windows);
+                let late = synchronize(&model.devices());
+                let Computing { writer, tokens, rows, .. } = computing;
+                let mut report = writer.finish()?;
+                let (shared, left) = shared?;
+                late?;
+                (report.tokens, report.left) = (tokens, left);
+                report.rows = done + rows;
+                Ok::<_, Error>((report, shared))
+            })?
+        };
+        report.resumed = resumed;
+        report.shared = shared;
+        if let Some(noted) = non_finite {
+            report.non_finite = noted.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
+        }
+        Ok(report)
+    }
+}
+
+/// The identity of a corpus, for manifests.
+fn described(source: &(dyn RowSource + Sync)) -> Result<Value> {
+    source.described()
+}
+
+/// Reads windows.
+struct Reader<'s> {
+    source: &'s (dyn RowSource + Sync),
+    from: Mark,
+    end: usize,
+    most: usize,
+}
+
+impl Reader<'_> {
+    /// Sends all windows; after an error, only the error. Ends early if nobody receives them.
+    fn run(&self, skips: bool, to: &SyncSender<Result<Window>>) {
+        if let Err(error) = self.windows(skips, to) {
+            // The receiver is gone if it has failed.
+            let _ = to.send(Err(error));
+        }
+    }
+
+    fn windows(&self, skips: bool, to: &SyncSender<Result<Window>>) -> Result<()> {
+        let Mark { mut piece, mut row, mut hash } = self.from;
+        let mut rows = self.source.open_all(piece..self.end, row).peekable();
+        loop {
+            let mut window = Window::default();
+            while window.rows.len() < self.most
+                && let Some(next) = rows.next()
+            {
+                match next {
+                    Ok(next) => {
+                        while piece < next.piece {
+                            window.ended.push(hash);
+                            (piece, row, hash) = (piece + 1, 0, 0);
+                        }
+                        hash = next.hash;
+                        row += 1;
+                        window.rows.push(next);
+                    }
+                    Err(error) if skips && is_of_prompt(&error) => window.failed.push(error),
+                    Err(error) => return Err(error),
+                }
+            }
+            window.is_last = rows.peek().is_none();
+            if window.is_last {
+                while piece < self.end {
+                    window.ended.push(hash);
+                    (piece, row, hash) = (piece + 1, 0, 0);
+                }
+            }
+            window.mark = Mark { piece, row, hash };
+            let is_last = window.is_last;
+            if to.send(Ok(window)).is_err() || is_last {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Whether an error is about one prompt, so that others can be read.
+fn is_of_prompt(error: &Error) -> bool {
+    matches!(error.downcast_ref(), Some(DumpError::Prompt { .. } | DumpError::PromptAt { .. }))
+}
+
+/// How the computation of a window ended.
+enum Went {
+    On,
+    /// By the request to stop. The writer removes the window's rows.
+    Stopped,
+    /// Because the writer has failed.
+    Failed,
+}
+
+/// Computes windows and hands them to the writer.
+struct Computing<'d, M> {
+    dump: &'d Dump,
+    model: &'d M,
+    writer: Writer,
+    /// Number of prompts computed by earlier runs.
+    done: usize,
+    non_finite: Option<Noted>,
+    tokens: usize,
+    rows: usize,
+    summary: StreamSummary,
+    bos: Option<u32>,
+}
+
+impl<M: DumpModel> Computing<'_, M> {
+    /// Computes all windows. Returns the number of tokens that were not computed because prompts share a beginning, and
+    /// the number of pieces left if the run was stopped.
+    fn run(
+        &mut self,
+        windows: &Receiver<Result<Window>>,
+        watcher: &mut StreamWatcher<'_>,
+        pieces: std::ops::Range<usize>,
+    ) -> Result<(usize, usize)> {
+        let mut prefix = self.dump.prefilled(self.model)?;
+        let mut shared_prefix = self.dump.shared_prefix(self.model)?;
+        let mut left = 0;
+        let mut at = pieces.start;
+        while let Ok(window) = windows.recv() {
+            if self.is_stopped() {
+                left = (pieces.end - at).max(1);
+                break;
+            }
+            let Window { rows, mut failed, ended, mark, is_last } = window?;
+            let mut checked: Vec<(CorpusRow, PromptRow)> = Vec::with_capacity(rows.len());
+            for row in rows {
+                match self.dump.check_row(self.model, &row.tokens) {
+                    Ok(kept) => checked.push((row, kept)),
+                    Err(source) => {
+                        let error = placed(row.place, self.done + self.rows + checked.len(), source);
+                        match self.dump.skip_errors && is_of_prompt(&error) {
+                            true => failed.push(error),
+                            false => return Err(error),
+                        }
+                    }
+                }
+            }
+            failed.iter().for_each(|error| watcher(SeenInStream::LeftOut(error)));
+            let end = WindowEnd { mark, ended, skipped: failed.len(), is_last };
+            let count = checked.len();
+            match self.window(checked, end, prefix.as_mut(), shared_prefix.as_mut(), watcher)? {
+                Went::On => {}
+                Went::Stopped => {
+                    self.rows -= count;
+                    left = (pieces.end - at).max(1);
+                    break;
+                }
+                Went::Failed => break,
+            }
+            at = mark.piece;
+            watcher(SeenInStream::Pieces(at - pieces.start, pieces.len()));
+        }
+        Ok((shared_prefix.map_or(0, |shared| shared.saved()), left))
+    }
+
+    /// Computes the rows of a window in batches.
+    fn window(
+        &mut self,
+        rows: Vec<(CorpusRow, PromptRow)>,
+        end: WindowEnd,
+        mut prefix: Option<&mut hooklens_model::kv_cache::KeyValueCache>,
+        mut shared_prefix: Option<&mut hooklens_analysis::experiments::SharedPrefix<'_>>,
+        watcher: &mut StreamWatcher<'_>,
+    ) -> Result<Went> {
+        let size = self.dump.batch_size;
+        let first = self.done + self.rows;
+        self.rows += rows.len();
+        let mut rows: Vec<(usize, CorpusRow, PromptRow)> =
+            (first..).zip(rows).map(|(number, (row, kept))| (number, row, kept)).collect();
+        // Prompts that begin alike stay together; others are sorted by length, so that little is computed for padding.
+        let first = |row: &CorpusRow| self.dump.prefix.first().or(row.tokens.first()).copied();
+        self.summary.add(rows.iter().map(|(_, row, kept)| (first(row), &row.tokens[kept.kept.clone()])), self.bos);
+        let tokens: Vec<Vec<u32>> = rows.iter().take(size).map(|(_, row, _)| row.tokens.clone()).collect();
+        let alike = shared_prefix.is_some() && !tokens.is_empty() && worth_sharing(&tokens, 0..tokens.len()).is_some();
+        if !alike {
+            rows.sort_by_key(|(_, row, _)| row.tokens.len());
+        }
+        let mut tokens = Vec::with_capacity(rows.len());
+        let (mut numbers, mut places, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, row, own) in rows {
+            self.tokens += row.tokens.len();
+            tokens.push(row.tokens);
+            numbers.push(number);
+            places.push(row.place);
+            kept.push(own);
+        }
+        if tokens.is_empty() {
+            let placing = Placing::new(Vec::new(), self.dump.padding_side, 0, &self.dump.positions);
+            let stream = FromStream { numbers: Vec::new(), places: Vec::new(), end: Some(end) };
+            return Ok(if self.send(0, placing, Vec::new(), stream) { Went::On } else { Went::Failed });
+        }
+        for start in (0..tokens.len()).step_by(size) {
+            let own = start..(start + size).min(tokens.len());
+            let batch = &tokens[own.clone()];
+            let prefix_len = self.dump.prefix.len();
+            let mut placing =
+                Placing::new(kept[own.clone()].to_vec(), self.dump.padding_side, prefix_len, &self.dump.positions);
+            let seen = &mut |seen: Seen<'_>| watcher(SeenInStream::Dump(seen));
+            let worth = if alike { worth_sharing(&tokens, own.clone()) } else { None };
+            let computed = match (&mut shared_prefix, worth) {
+                (Some(shared_prefix), Some(shared)) => {
+                    placing.padded_right();
+                    self.dump.compute_shared(self.model, batch, shared_prefix, shared, seen)?
+                }
+                _ => self.dump.compute(self.model, batch, 0, &placing, prefix.as_deref_mut(), seen)?,
+            };
+            let is_end = own.end == tokens.len();
+            let stream = FromStream {
+                numbers: numbers[own.clone()].to_vec(),
+                places: places[own.clone()].to_vec(),
+                end: is_end.then(|| end.clone()),
+            };
+            if !self.send(start, placing, computed, stream) {
+                return Ok(Went::Failed);
+            }
+            if !is_end && self.is_stopped() {
+                return Ok(Went::Stopped);
+            }
+        }
+        Ok(Went::On)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.dump.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
+    fn send(
+        &self,
+        first_row: usize,
+        placing: Placing,
+        tensors: Vec<super::placing::Named>,
+        stream: FromStream,
+    ) -> bool {
+        let non_finite = self.non_finite.clone();
+        self.writer.send(Batch { number: 0, first_row, placing, tensors, non_finite, stream: Some(stream) })
+    }
+}
+
+/// Names the prompt that an error is about.
+fn placed(place: Option<Place>, number: usize, source: Error) -> Error {
+    match place {
+        Some(place) => DumpError::PromptAt { place, source: Box::new(source) }.into(),
+        None => DumpError::Row { number: number + 1, source: Box::new(source) }.into(),
+    }
+}
