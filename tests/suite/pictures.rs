@@ -5,6 +5,7 @@ use hooklens::{LabeledArray, LabeledAxis};
 use hooklens_plot::HistogramBins;
 
 use super::notebook::html;
+use crate::support::program;
 use crate::svg::Element;
 
 /// Texts with characters that markup must escape.
@@ -374,4 +375,33 @@ fn passages_share_a_scale() {
     assert_eq!(after.matches("<details open>").count(), 2);
     let message = one.passage("third", ["a"], [1.0, 2.0]).unwrap_err().to_string();
     assert_eq!(message, "`third` has 2 values for 1 tokens; expected one per token");
+}
+
+/// Pictures of commands have the numbers of their tables.
+#[test]
+fn pictures_have_the_numbers_of_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |command: &[&str], out: &str| {
+        let output = program().current_dir(folder.path()).args(command).args(["--out", out]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        std::fs::read_to_string(folder.path().join(out)).unwrap()
+    };
+    let patch = ["patch", "--model", "embedded:ioi", "--ioi", "3"];
+    let heads = ["heads", "--model", "embedded:induction"];
+    let per_head = [&patch[..], &["--at", "*hook_z", "--per", "head,pos"]].concat();
+    for (command, column) in [(&patch[..], "normalized"), (&per_head, "normalized"), (&heads, "value")] {
+        let picture = Element::parsed(&run(command, "a.svg"));
+        let titles = picture.all("title").filter_map(|title| title.text.rsplit_once(": ")?.1.parse::<f64>().ok());
+        let mut drawn: Vec<f64> = titles.collect();
+        let table = run(command, "a.csv");
+        let mut rows = csv::Reader::from_reader(table.as_bytes());
+        let at = rows.headers().unwrap().iter().position(|name| name == column).unwrap();
+        let mut numbers: Vec<f64> = rows.records().map(|row| row.unwrap()[at].parse().unwrap()).collect();
+        assert_eq!(drawn.len(), numbers.len(), "{command:?}");
+        drawn.sort_by(f64::total_cmp);
+        numbers.sort_by(f64::total_cmp);
+        for (a, b) in drawn.iter().zip(&numbers) {
+            assert!((a - b).abs() <= 5e-6 * b.abs().max(1e-3), "{command:?}: {a} in the picture, {b} in the table");
+        }
+    }
 }

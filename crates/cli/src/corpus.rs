@@ -34,15 +34,20 @@ impl CorpusArg {
     }
 
     /// The prompts as rows of token ids, which are read when they are needed if the files allow it.
-    pub(super) fn source<'m>(&self, model: &'m HookedTransformer) -> Result<Box<dyn RowSource + 'm>, Failure> {
+    /// `prepend_bos` overrides the model's default.
+    pub(super) fn source<'m>(
+        &self,
+        model: &'m HookedTransformer,
+        prepend_bos: Option<bool>,
+    ) -> Result<Box<dyn RowSource + 'm>, Failure> {
         let Some(corpus) = self.files.in_pieces()? else {
-            return Ok(Box::new(Cow::<[Vec<u32>]>::Owned(self.rows(model, None)?)));
+            return Ok(Box::new(Cow::<[Vec<u32>]>::Owned(self.rows(model, prepend_bos)?)));
         };
         let again = |number: u64| note(format!("all prompts have been read; pass {number} over them begins"));
         Ok(match self.concatenate {
-            None => Box::new(CorpusRows::new(&corpus, |prompt| row(model, prompt, None))?.on_pass(again)),
+            None => Box::new(CorpusRows::new(&corpus, move |prompt| row(model, prompt, prepend_bos))?.on_pass(again)),
             Some(len) => {
-                let join = move |rows: &[Vec<u32>]| Ok(concatenated_part(model, rows, len, None)?.0);
+                let join = move |rows: &[Vec<u32>]| Ok(concatenated_part(model, rows, len, prepend_bos)?.0);
                 Box::new(CorpusRows::joined(&corpus, |prompt| to_join(model, prompt), join)?.on_pass(again))
             }
         })

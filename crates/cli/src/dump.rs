@@ -127,8 +127,7 @@ pub(super) struct DumpArgs {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-    /// Output: a name ending in .safetensors for one file (an existing one is replaced), else a folder with one file
-    /// per batch; in a build with the feature `object-stores`, also a folder in an object store: s3://bucket/folder,
+    /// Output: a name ending in .safetensors for one file (an existing one is replaced), else a folder; in a build with the feature `object-stores`, also a folder in an object store: s3://bucket/folder,
     /// gs://, az://
     #[arg(long, value_name = "FILE.safetensors|FOLDER")]
     out: PathBuf,

@@ -200,7 +200,10 @@ fn problems(found: &Shards) -> String {
     }
     for one in &found.unfinished {
         let (done, rows) = (grouped(one.done), grouped(one.rows));
-        parts.push(format!("incomplete: {} ({}), {done} of {rows} prompts", one.shard, one.folder.display()));
+        // How many prompts a packed shard will have is not known.
+        let done =
+            if one.done == one.rows { format!("{done} prompts so far") } else { format!("{done} of {rows} prompts") };
+        parts.push(format!("incomplete: {} ({}), {done}", one.shard, one.folder.display()));
     }
     for one in &found.foreign {
         parts.push(format!("not part of this dump: {}: {}", one.folder.display(), one.reason));

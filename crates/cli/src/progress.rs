@@ -14,6 +14,11 @@ pub(super) fn of_prompts(len: usize) -> ProgressBar {
     progress(len as u64, "{bar:30} {pos}/{len} prompts {per_sec} {eta}")
 }
 
+/// A bar over `len` pieces of a corpus, whose number of prompts is not known.
+pub(super) fn of_pieces(len: usize) -> ProgressBar {
+    progress(len as u64, "{bar:30} {percent} % {eta}")
+}
+
 /// Sets a bar's style, and hides it if `--quiet` is given.
 pub(super) fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
     if let Ok(style) = ProgressStyle::with_template(template) {

@@ -1,9 +1,11 @@
 //! `hooklens features eval`.
 
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use indicatif::ProgressBar;
 
 use super::one::LayerArg;
 use crate::args::{DtypeArg, ModelArg, ProcessArg};
@@ -11,12 +13,13 @@ use crate::corpus::CorpusArg;
 use crate::json_result::ModelId;
 use crate::out::{CsvArg, Finding, prepare};
 use crate::picture_args::PngArg;
-use crate::progress::of_prompts;
+use crate::progress::of_pieces;
 use crate::share::{Kind, Part, Share, ShareArgs};
 use crate::share_report::ShareReport;
 use crate::terminal::{Stdout, note};
 use crate::{CliResult, Failure, any_model};
-use hooklens_data::dump::{DumpModel, hash_of_rows};
+use hooklens_data::corpus::RowSource;
+use hooklens_data::dump::DumpModel;
 use hooklens_features::{
     Dictionary, DictionaryFiles, EvaluateOptions, Evaluation, EvaluationShard, Labels, Opened, SetEvaluation,
     Transcoders,
@@ -99,8 +102,10 @@ pub(super) fn run(args: &EvalArgs) -> CliResult {
 }
 
 /// Prompts and options of an evaluation, and the shard it belongs to.
-struct Asked {
-    prompts: Vec<Vec<u32>>,
+struct Asked<'m> {
+    prompts: Box<dyn RowSource + 'm>,
+    /// The pieces to evaluate.
+    pieces: Range<usize>,
     /// Ids of the excluded tokens.
     left_out: Vec<u32>,
     options: EvaluateOptions,
@@ -108,21 +113,22 @@ struct Asked {
 }
 
 /// Collects what to evaluate; `None` if the shard was already evaluated.
-fn asked(
+fn asked<'m>(
     args: &EvalArgs,
-    model: &HookedTransformer,
+    model: &'m HookedTransformer,
     one: &Dictionary,
     hash: impl Fn() -> hooklens_model::error::Result<String>,
-) -> Result<Option<Asked>, Failure> {
+) -> Result<Option<Asked<'m>>, Failure> {
     one.compatibility_warnings(model, one.metadata().prepend_bos).iter().for_each(note);
-    let mut prompts = args.corpus.rows(model, one.metadata().prepend_bos)?;
+    let prompts = args.corpus.source(model, one.metadata().prepend_bos)?;
+    let pieces = 0..prompts.pieces();
     let cosines = args.cosines || one.latents() <= MANY;
     let bos = args.without_bos.then(|| model.bos_token()).flatten();
     let excluded = one.metadata().exclude_special_tokens.ids(model)?;
     let left_out: Vec<u32> = excluded.into_iter().chain(bos).collect();
     let options = EvaluateOptions::new().batch_size(args.batch_size as usize).cosines(cosines);
     if args.share.shard()?.is_none() {
-        return Ok(Some(Asked { prompts, left_out, options, share: None }));
+        return Ok(Some(Asked { prompts, pieces, left_out, options, share: None }));
     }
     let paths: Vec<String> = args.model.dictionary.iter().map(|path| path.display().to_string()).collect();
     let settings = [
@@ -130,7 +136,7 @@ fn asked(
         ("weights", model.fingerprint_of_weights()?),
         ("dictionary", format!("{} ({})", paths.join(", "), hash()?)),
         ("at", args.at.clone().unwrap_or_default()),
-        ("prompts", format!("{} ({})", prompts.len(), hash_of_rows(&prompts))),
+        ("prompts", prompts.described()?.to_string()),
         ("batch size", args.batch_size.to_string()),
         ("tokens left out", left_out.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
         ("cosines", cosines.to_string()),
@@ -138,8 +144,22 @@ fn asked(
     let Some(share) = args.share.share(Kind::FeaturesEval, settings)?.filter(|share| !share.is_done()) else {
         return Ok(None);
     };
-    prompts = prompts[share.of(prompts.len())].to_vec();
-    Ok(Some(Asked { prompts, left_out, options, share: Some(share) }))
+    let pieces = share.of(prompts.pieces());
+    Ok(Some(Asked { prompts, pieces, left_out, options, share: Some(share) }))
+}
+
+/// Rows of token ids, which move a progress bar when they are read.
+fn rows<'p>(
+    prompts: &'p (dyn RowSource + 'p),
+    pieces: Range<usize>,
+    bar: &'p ProgressBar,
+) -> impl Iterator<Item = hooklens_model::error::Result<Vec<u32>>> + 'p {
+    let start = pieces.start;
+    prompts.open_all(pieces, 0).map(move |row| {
+        let row = row?;
+        bar.set_position((row.piece - start) as u64);
+        Ok(row.tokens)
+    })
 }
 
 fn of_one(args: &EvalArgs, model: &HookedTransformer, mut one: Dictionary) -> CliResult {
@@ -149,12 +169,14 @@ fn of_one(args: &EvalArgs, model: &HookedTransformer, mut one: Dictionary) -> Cl
     if let Some(path) = &args.labels {
         one = one.with_labels(Labels::read(path)?)?;
     }
-    let Some(Asked { prompts, left_out, options, share }) = asked(args, model, &one, || one.fingerprint())? else {
+    let Some(Asked { prompts, pieces, left_out, options, share }) = asked(args, model, &one, || one.fingerprint())?
+    else {
         return Ok(());
     };
-    let bar = of_prompts(prompts.len());
+    let bar = of_pieces(pieces.len());
     let one = one.exclude_tokens(left_out);
-    let measured = EvaluationShard::of(model, &one, &prompts, &options, |done| bar.set_position(done as u64));
+    let rows = rows(&*prompts, pieces, &bar);
+    let measured = EvaluationShard::of_rows(model, &one, rows, &options);
     bar.finish_and_clear();
     match share {
         Some(share) => share.write(Some(&measured?)),
@@ -170,14 +192,13 @@ fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliR
     if args.labels.is_some() {
         return Err(Failure::Usage("--labels requires a single dictionary; choose one with --layer N".into()));
     }
-    let Some(Asked { prompts, left_out, options, share }) = asked(args, model, first, || all.fingerprint())? else {
+    let Some(Asked { prompts, pieces, left_out, options, share }) = asked(args, model, first, || all.fingerprint())?
+    else {
         return Ok(());
     };
-    let bar = of_prompts(prompts.len());
-    let measured =
-        EvaluationShard::of_transcoders(model, &all.clone().exclude_tokens(left_out), &prompts, &options, |done| {
-            bar.set_position(done as u64)
-        });
+    let bar = of_pieces(pieces.len());
+    let all = &all.clone().exclude_tokens(left_out);
+    let measured = EvaluationShard::of_transcoders_rows(model, all, rows(&*prompts, pieces, &bar), &options);
     bar.finish_and_clear();
     match share {
         Some(share) => share.write(Some(&measured?)),

@@ -287,7 +287,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
         false => vec![args.out.clone()],
     };
     let mut place = Place { out: args.out.clone(), resume: args.resume };
-    let prompts = || args.corpus.source(&model);
+    let prompts = || args.corpus.source(&model, None);
     if let Some(arg) = args.shard {
         let shard = arg.shard()?;
         let own = shard.share_of(folders.len());

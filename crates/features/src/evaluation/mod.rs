@@ -143,17 +143,20 @@ impl Batch<'_> {
 fn run(
     [model, spliced]: [&HookedTransformer; 2],
     pairs: &[[&str; 2]],
-    prompts: &[Vec<u32>],
+    mut prompts: impl Iterator<Item = Result<Vec<u32>>>,
     (options, left_out): (&EvaluateOptions, &[u32]),
     mut each: impl FnMut(&Batch<'_>) -> Result<()>,
-    mut progress: impl FnMut(usize),
 ) -> Result<Losses> {
     let pad = model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
     let points: Vec<&str> = pairs.iter().flatten().copied().collect();
     let zeros = || pairs.iter().map(|[_, write]| at(*write).edit_any(|x, _| Ok(Some(x.zeros_like()))));
-    let (mut losses, mut done) = (Losses::default(), 0);
-    for batch in prompts.chunks(options.batch_size) {
-        let tokens = Tokens::padded(batch, pad, PaddingSide::Right)?;
+    let mut losses = Losses::default();
+    loop {
+        let batch = prompts.by_ref().take(options.batch_size).collect::<Result<Vec<_>>>()?;
+        if batch.is_empty() {
+            return Ok(losses);
+        }
+        let tokens = Tokens::padded(&batch, pad, PaddingSide::Right)?;
         let [_, len] = tokens.shape();
         let real = |at: usize| tokens.mask().is_none_or(|mask| mask[at]);
         let counted: Vec<bool> =
@@ -175,8 +178,5 @@ fn run(
             losses.add_losses([a, b, c], &counted, &real, len);
         }
         losses.add_divergences([logits(&plain)?, logits(&with)?, logits(&zeroed)?], &counted);
-        done += batch.len();
-        progress(done);
     }
-    Ok(losses)
 }

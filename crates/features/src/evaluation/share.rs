@@ -56,6 +56,17 @@ struct Layer {
     largest_decoder_cosine: Vec<f64>,
 }
 
+/// Prompts in memory; `progress` is called with the number of those before, when the next one is needed.
+fn counted<'p>(
+    prompts: &'p [Vec<u32>],
+    progress: &'p mut impl FnMut(usize),
+) -> impl Iterator<Item = Result<Vec<u32>>> + 'p {
+    prompts.iter().enumerate().map(move |(number, row)| {
+        progress(number);
+        Ok(row.clone())
+    })
+}
+
 impl EvaluationShard {
     /// Evaluates a dictionary on a shard of the prompts, like [`evaluate`](super::evaluate).
     ///
@@ -66,7 +77,20 @@ impl EvaluationShard {
         dictionary: &Dictionary,
         prompts: &[Vec<u32>],
         options: &EvaluateOptions,
-        progress: impl FnMut(usize),
+        mut progress: impl FnMut(usize),
+    ) -> Result<Self> {
+        Self::of_rows(model, dictionary, counted(prompts, &mut progress), options)
+    }
+
+    /// Like [`EvaluationShard::of`], on prompts that are read when they are needed.
+    ///
+    /// # Errors
+    /// Same as [`EvaluationShard::of`]; also fails if a prompt cannot be read.
+    pub fn of_rows(
+        model: &HookedTransformer,
+        dictionary: &Dictionary,
+        prompts: impl Iterator<Item = Result<Vec<u32>>>,
+        options: &EvaluateOptions,
     ) -> Result<Self> {
         let left_out = dictionary.metadata().exclude_special_tokens.ids(model)?;
         let replacing = dictionary.clone().with_error_term(false);
@@ -76,7 +100,7 @@ impl EvaluationShard {
             None => dictionary.clone(),
         };
         let own = Transcoders::new(dictionary.name(), vec![own]);
-        Self::measured([model, &spliced], &own, prompts, (options, left_out), progress)
+        Self::measured([model, &spliced], &own, prompts, (options, left_out))
     }
 
     /// Evaluates a set of transcoders on a shard of the prompts, like
@@ -89,7 +113,20 @@ impl EvaluationShard {
         transcoders: &Transcoders,
         prompts: &[Vec<u32>],
         options: &EvaluateOptions,
-        progress: impl FnMut(usize),
+        mut progress: impl FnMut(usize),
+    ) -> Result<Self> {
+        Self::of_transcoders_rows(model, transcoders, counted(prompts, &mut progress), options)
+    }
+
+    /// Like [`EvaluationShard::of_transcoders`], on prompts that are read when they are needed.
+    ///
+    /// # Errors
+    /// Same as [`EvaluationShard::of_transcoders`]; also fails if a prompt cannot be read.
+    pub fn of_transcoders_rows(
+        model: &HookedTransformer,
+        transcoders: &Transcoders,
+        prompts: impl Iterator<Item = Result<Vec<u32>>>,
+        options: &EvaluateOptions,
     ) -> Result<Self> {
         let first = transcoders.layers().first();
         let first = first.ok_or_else(|| FeatureError::NoPoint { dictionary: transcoders.name().into() })?;
@@ -109,15 +146,14 @@ impl EvaluationShard {
             Some(device) => transcoders.to_device(device),
             None => transcoders.clone(),
         };
-        Self::measured([model, &spliced], &own, prompts, (options, left_out), progress)
+        Self::measured([model, &spliced], &own, prompts, (options, left_out))
     }
 
     fn measured(
         models: [&HookedTransformer; 2],
         own: &Transcoders,
-        prompts: &[Vec<u32>],
+        prompts: impl Iterator<Item = Result<Vec<u32>>>,
         (options, left_out): (&EvaluateOptions, Vec<u32>),
-        progress: impl FnMut(usize),
     ) -> Result<Self> {
         let sites = own.layers().iter().map(Dictionary::points).collect::<Result<Vec<_>>>()?;
         let mut sums: Vec<Sums> = sites.iter().map(|_| Sums::default()).collect();
@@ -125,7 +161,7 @@ impl EvaluationShard {
             let rows = |point: &str, width: usize| batch.rows(point, width);
             add_reconstructions(own, &mut sums, &rows, (batch.counted, batch.len))
         };
-        let losses = run(models, &sites, prompts, (options, &left_out), each, progress)?;
+        let losses = run(models, &sites, prompts, (options, &left_out), each)?;
         let layers = sums.into_iter().zip(own.layers()).map(|(sums, one)| Layer::new(sums, one, options));
         Ok(Self { name: own.name().to_string(), layers: layers.collect::<Result<_>>()?, left_out, losses })
     }

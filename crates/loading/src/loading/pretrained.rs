@@ -511,7 +511,7 @@ fn folder(name: &str, weights: bool) -> Result<PathBuf, LoadError> {
     let (id, revision) = name.split_once('@').unwrap_or((name, ""));
     if !is_hub_id(id) || (revision.contains('/') && !revision.starts_with("refs/")) {
         let embedded: Vec<String> = embedded::embedded_models().map(|name| format!("embedded:{name}")).collect();
-        let reason = format!("there is no such folder; expected a folder, a hub id or {}", embedded.join(" or "));
+        let reason = format!("there is no such folder; expected a folder, a hub id, {}", embedded.join(" or "));
         return Err(load_errors::not_found(name, reason));
     }
     #[cfg(feature = "hub")]
