@@ -223,7 +223,13 @@ pub enum HookError {
         batch: usize,
     },
     /// The requested positions are outside the run.
-    #[error("{} not within the {len} positions of {}{}", positions_are(asked), run_or(*row), cached_of_them(*cached))]
+    #[error(
+        "{} not within the {len} positions of {}{}{}",
+        positions_are(asked),
+        run_or(*row),
+        cached_of_them(*cached),
+        positions_there(asked, *len)
+    )]
     Positions {
         /// The requested positions.
         asked: String,
@@ -415,10 +421,18 @@ impl HookError {
 
 /// The requested positions as the subject of a sentence.
 fn positions_are(asked: &str) -> String {
-    match (asked.parse::<isize>(), asked.contains("..")) {
-        (Ok(_), _) => format!("position {asked} is"),
-        (_, true) => format!("positions {asked} (without the last one) are"),
+    match asked.parse::<isize>() {
+        Ok(_) => format!("position {asked} is"),
         _ => format!("positions {asked} are"),
+    }
+}
+
+/// The positions that exist.
+fn positions_there(asked: &str, len: usize) -> String {
+    match len.checked_sub(1) {
+        None => String::new(),
+        Some(last) if asked.contains("..") => format!(" (0 to {last}; a range ends before its second number)"),
+        Some(last) => format!(" (0 to {last})"),
     }
 }
 

@@ -288,7 +288,7 @@ pub trait ResolvePositions {
     /// assert_eq!(Positions::of_rows([4, -1]).rows([2, 5])?, [[4], [4]]);
     /// assert_eq!(Positions::from([0, 2]).rows([2, 5])?, [[0, 2], [0, 2]]);
     /// let message = Positions::of_rows([4, 5]).rows([2, 5]).unwrap_err().to_string();
-    /// assert_eq!(message, "position 5 is not within the 5 positions of row 1");
+    /// assert_eq!(message, "position 5 is not within the 5 positions of row 1 (0 to 4)");
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     ///

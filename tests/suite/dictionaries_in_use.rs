@@ -301,7 +301,7 @@ fn what_find_lacks_is_told() {
     };
     for position in ["-16", "15", "9223372036854775807", "-9223372036854775808"] {
         let (code, _, warned) = at(position);
-        let message = format!("error: position {position} is not within the 15 positions of the run\n");
+        let message = format!("error: position {position} is not within the 15 positions of the run (0 to 14)\n");
         assert!(code == Some(1) && warned.ends_with(&message), "{warned}");
     }
     assert_eq!(at("-1").1, at("14").1);

@@ -96,7 +96,7 @@ const MISTAKES: &[Mistake] = &[
     ("info --model ioi", &["`ioi`", "embedded:ioi"]),
     ("features info ioi-sae", &["ioi-sae", "embedded:ioi-sae"]),
     ("patch --prompt P --answer Mary", &["--prompt", "--clean"]),
-    ("patch --model embedded:induction --ioi 2", &["--ioi, pair 1", "Emma", "hooklens vocabulary"]),
+    ("patch --model embedded:induction --ioi 2", &["--ioi", "pair 1", "Emma", "hooklens vocabulary"]),
     ("generate --prompt P --max-new-tokens 1000", &["--max-new-tokens 1000", "15 tokens", "48", "34"]),
     ("features train --prompts prompts.txt --at blocks.2.hook_resid_post --latents 8 --k 4 --tokens 1X --out s", &[
         "1X", "--tokens", "1M",

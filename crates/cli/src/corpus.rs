@@ -43,7 +43,12 @@ impl CorpusArg {
         let Some(corpus) = self.files.in_pieces()? else {
             return Ok(Box::new(Cow::<[Vec<u32>]>::Owned(self.rows(model, prepend_bos)?)));
         };
-        let again = |number: u64| note(format!("all prompts have been read; pass {number} over them begins"));
+        // Few prompts are read very often.
+        let again = |number: u64| {
+            if number.is_power_of_two() {
+                note(format!("all prompts have been read; pass {number} over them begins"));
+            }
+        };
         Ok(match self.concatenate {
             None => Box::new(CorpusRows::new(&corpus, move |prompt| row(model, prompt, prepend_bos))?.on_pass(again)),
             Some(len) => {

@@ -467,6 +467,10 @@ fn streamed<'m, M: DumpModel>(
     }
     let Some(corpus) = args.files.in_pieces()? else { return Ok(None) };
     let source = source(&corpus)?;
+    // An error of the first prompt is reported when it is computed.
+    if source.open_all(0..source.pieces(), 0).next().is_none() {
+        return Err(args.files.are_empty());
+    }
     if args.dry_run {
         // A few compressed files say nothing about the rest.
         let own = shard.map_or(0..source.pieces(), |shard| shard.share_of(source.pieces()));

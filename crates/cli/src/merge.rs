@@ -58,7 +58,7 @@ pub(super) struct MergeArgs {
 pub(super) fn run(args: &MergeArgs) -> CliResult {
     if !is_url(&args.out) && !args.out.exists() && !args.wait {
         let message = format!(
-            "--out {}: there is no such folder; expected the folder that the shards were written to",
+            "--out {}: there is no such folder; expected the --out of the commands with --shard",
             args.out.display()
         );
         return Err(Failure::Usage(message));

@@ -175,7 +175,7 @@ pub(super) fn ioi_lines(count: u32) -> Result<Vec<Line>, Failure> {
         corrupted: Some(PairPrompt::Text(prompt.corrupted)),
         answer: PairToken::Text(prompt.answer.into()),
         wrong: Some(PairToken::Text(prompt.wrong.into())),
-        place: Some(format!("--ioi, pair {number}, whose words embedded:ioi knows")),
+        place: Some(format!("--ioi (prompts in the words of embedded:ioi), pair {number}")),
     };
     Ok((1..).zip(ioi_prompts(count as usize, 0)).map(line).collect())
 }
@@ -267,12 +267,19 @@ impl PairArgs {
     fn pairs<M: PairModel>(&self, model: &M, lines: Vec<Line>) -> Result<Pairs<M::Input>, Failure> {
         if self.metric == MetricArg::LogitDiff {
             lines.iter().try_for_each(check_answers)?;
+            if let Some(place) = lines.iter().find(|line| line.wrong.is_none()).and_then(|line| line.place.as_deref()) {
+                return Err(Failure::Usage(format!(
+                    "{place}: --metric logit-diff requires a wrong token for each answer; add the key `wrong`"
+                )));
+            }
         }
         let same = |line: &Line| line.corrupted.as_ref() == Some(&line.clean);
         if lines.iter().all(same) {
             let what = if lines.len() == 1 { "prompts are" } else { "prompts of every pair are" };
+            let place =
+                lines.first().and_then(|line| line.place.as_deref()).map_or(String::new(), |at| format!("{at}: "));
             return Err(Failure::Usage(format!(
-                "there is nothing to measure: the clean and the corrupted {what} identical"
+                "{place}there is nothing to measure: the clean and the corrupted {what} identical"
             )));
         }
         let (mut clean, mut corrupted, mut answer, mut wrong) = (vec![], vec![], vec![], vec![]);

@@ -39,7 +39,7 @@ pub(super) fn run(args: &ParityArgs) -> CliResult {
         let what = if args.reference.is_dir() { "it is a folder" } else { "there is no such file" };
         let message = format!(
             "--reference {}: {what}; expected a .safetensors file with tokens and activations, as \
-             scripts/reference_dump.py writes",
+             scripts/reference_dump.py or `hooklens dump --out FILE.safetensors` writes",
             args.reference.display()
         );
         return Err(Failure::Usage(message));

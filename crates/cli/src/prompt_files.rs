@@ -96,12 +96,16 @@ impl PromptFiles {
         self.check_files()?;
         let mut prompts = self.placed(self.field.as_deref())?.peekable();
         if prompts.peek().is_none() && !signals::stopped() {
-            let files: Vec<String> = self.files().iter().map(|path| path.display().to_string()).collect();
-            let left =
-                if self.skip.is_some() || self.limit == Some(0) || self.sample == Some(0) { " left" } else { "" };
-            return Err(Failure::Failed(format!("--prompts {}: there are no prompts{left}", files.join(" ")).into()));
+            return Err(self.are_empty());
         }
         Ok(Some(Box::new(prompts)))
+    }
+
+    /// The error for files without prompts.
+    pub(super) fn are_empty(&self) -> Failure {
+        let files: Vec<String> = self.files().iter().map(|path| path.display().to_string()).collect();
+        let left = if self.skip.is_some() || self.limit == Some(0) || self.sample == Some(0) { " left" } else { "" };
+        Failure::Failed(format!("--prompts {}: there are no prompts{left}", files.join(" ")).into())
     }
 
     /// Checks files before they are read.

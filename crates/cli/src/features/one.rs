@@ -45,7 +45,10 @@ impl LayerArg {
                     true => format!(
                         "{path} is a cross-layer transcoder of {count} layers, but a single dictionary is required"
                     ),
-                    false => format!("{path} has {count} layers; choose one with --layer N"),
+                    false => format!(
+                        "{path} has {count} layers; choose one with --layer N, from 0 to {}",
+                        count.saturating_sub(1)
+                    ),
                 }))
             }
         }

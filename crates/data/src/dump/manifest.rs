@@ -367,11 +367,11 @@ impl Manifest {
             now: now.to_string(),
         };
         if (&self.format, self.version) != (&now.format, now.version) {
-            return Err(differs(
-                "format",
-                &format!("{} {}", self.format, self.version),
-                &format!("{} {}", now.format, now.version),
-            ));
+            let of = |manifest: &Manifest| match manifest.is_packed() {
+                true => "packed files, of prompt files".to_string(),
+                false => format!("{} {}, of prompts in memory", manifest.format, manifest.version),
+            };
+            return Err(differs("format", &of(self), &of(now)));
         }
         let (own, others) = (self.common(), now.common());
         for name in own.keys().chain(others.keys()) {

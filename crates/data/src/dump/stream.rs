@@ -12,7 +12,6 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use hooklens_hooks::Axis;
-use serde_json::Value;
 
 use super::batch::{Batch, FromStream, Noted, WindowEnd};
 use super::compute::worth_sharing;
@@ -72,7 +71,7 @@ impl Dump {
         let own = self.shard.map_or(0..source.pieces(), |shard| shard.share_of(source.pieces()));
         let dumped = DumpedModel::of(self, model, &[], self.edits_of(model)?)?.fingerprinted(model)?;
         let selection = self.selection.spelled_out(model.catalog())?;
-        let manifest = Manifest::packed(&Self { selection, ..self.clone() }, dumped, described(source)?, own.clone());
+        let manifest = Manifest::packed(&Self { selection, ..self.clone() }, dumped, source.described()?, own.clone());
         let points = self.selection.resolve(model.catalog())?;
         let latents: BTreeSet<String> = (points.iter().map(|id| model.catalog().info(*id)))
             .filter(|point| point.axes.last() == Some(&Axis::Feature))
@@ -131,11 +130,6 @@ impl Dump {
         }
         Ok(report)
     }
-}
-
-/// The identity of a corpus, for manifests.
-fn described(source: &(dyn RowSource + Sync)) -> Result<Value> {
-    source.described()
 }
 
 /// Reads windows.

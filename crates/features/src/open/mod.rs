@@ -130,7 +130,11 @@ pub(super) fn embedded_dictionary(name: &str) -> Result<&'static EmbeddedDiction
 /// The error for a path with no dictionary.
 fn not_found(path: &Path) -> FeatureError {
     let names: Vec<String> = embedded_dictionaries().map(|name| format!("{EMBEDDED}{name}")).collect();
-    let reason = format!("there is no such dictionary; expected a file, a folder, or {}", names.join(" or "));
+    let given = path.to_str().unwrap_or_default();
+    let reason = match names.iter().find(|name| name.strip_prefix(EMBEDDED) == Some(given)) {
+        Some(name) => format!("there is no such file or folder; did you mean {name}?"),
+        None => format!("there is no such dictionary; expected a file, a folder, or {}", names.join(" or ")),
+    };
     FeatureError::Setting { path: path.into(), reason }
 }
 
