@@ -391,8 +391,10 @@ fn pictures_have_the_numbers_of_tables() {
     let per_head = [&patch[..], &["--at", "*hook_z", "--per", "head,pos"]].concat();
     for (command, column) in [(&patch[..], "normalized"), (&per_head, "normalized"), (&heads, "value")] {
         let picture = Element::parsed(&run(command, "a.svg"));
-        let titles = picture.all("title").filter_map(|title| title.text.rsplit_once(": ")?.1.parse::<f64>().ok());
-        let mut drawn: Vec<f64> = titles.collect();
+        let cells = picture.all("g").flat_map(|group| group.all("rect"));
+        let titles = cells.flat_map(|cell| cell.all("title"));
+        let mut drawn: Vec<f64> =
+            titles.filter_map(|title| title.text.rsplit_once(": ")?.1.parse::<f64>().ok()).collect();
         let table = run(command, "a.csv");
         let mut rows = csv::Reader::from_reader(table.as_bytes());
         let at = rows.headers().unwrap().iter().position(|name| name == column).unwrap();
