@@ -69,7 +69,7 @@ pub(super) struct Lines {
     /// Bytes of the file at which the next line starts, and at which the last one did.
     at: u64,
     begun: u64,
-    /// Number of bytes left of the range; a line that starts behind it is not read.
+    /// Number of bytes left of the range; a line that starts after the range is not read.
     left: Option<u64>,
     number: usize,
     /// Whether the rest of a line that is too long has not been read.

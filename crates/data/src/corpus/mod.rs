@@ -189,7 +189,7 @@ pub fn files_of(corpus: &Corpus) -> Result<Vec<PathBuf>, DumpError> {
     files::expand(&corpus.names)
 }
 
-/// Whether the file name is that of a table.
+/// Whether the file name ends like a table's.
 fn is_table(path: &Path) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     ["parquet", "arrow", "feather"].iter().any(|table| ending.eq_ignore_ascii_case(table))

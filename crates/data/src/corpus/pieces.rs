@@ -131,7 +131,7 @@ impl Pieces {
         self.files.iter().find(|file| file.bytes.is_none()).map(|file| &*file.path)
     }
 
-    /// Describes a piece: its file, and where it lies in the file.
+    /// Describes a piece: its file and its range in the file.
     pub fn name(&self, piece: usize) -> String {
         let Some(file) = self.file(piece) else { return format!("piece {piece}") };
         let path = file.path.display();

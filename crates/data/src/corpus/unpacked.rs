@@ -13,10 +13,15 @@ fn is_skipped(magic: u32) -> bool {
     magic & 0xffff_fff0 == 0x184d_2a50
 }
 
+/// Whether the first bytes of a file are those of a Zstandard file.
+fn is_zstandard(start: &[u8]) -> bool {
+    let magic = start.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    magic.is_some_and(|magic| magic == ZSTANDARD || is_skipped(magic))
+}
+
 /// Whether the first bytes of a file indicate compression.
 pub(super) fn is_packed(start: &[u8]) -> bool {
-    let magic = start.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
-    start.starts_with(&GZIP) || magic.is_some_and(|magic| magic == ZSTANDARD || is_skipped(magic))
+    start.starts_with(&GZIP) || is_zstandard(start)
 }
 
 /// Wraps a reader with a decompressor if its first bytes indicate compression.
@@ -25,8 +30,7 @@ pub(super) fn open(mut reader: impl BufRead + 'static) -> io::Result<Box<dyn Buf
     if start.starts_with(&GZIP) {
         return Ok(Box::new(BufReader::new(MultiGzDecoder::new(reader))));
     }
-    let magic = start.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
-    if magic.is_some_and(|magic| magic == ZSTANDARD || is_skipped(magic)) {
+    if is_zstandard(start) {
         return Ok(Box::new(BufReader::new(Frames { rest: Some(reader), frame: None })));
     }
     Ok(Box::new(reader))

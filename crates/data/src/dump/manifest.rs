@@ -118,7 +118,7 @@ fn is_zero(count: &usize) -> bool {
 }
 
 impl PackedEntry {
-    /// Hash of the prompts of a file, given that of the pieces before and the hash of one more.
+    /// Hash of a file's prompts: combines the hash of the pieces read so far with the next piece's.
     pub(super) fn with_piece(input: u64, hash: u64) -> u64 {
         xxh3_64(&[input.to_le_bytes(), hash.to_le_bytes()].concat())
     }

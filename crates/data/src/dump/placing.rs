@@ -130,8 +130,7 @@ impl Placing {
         Widths::of(self.rows.iter())
     }
 
-    /// First column of a row's tokens.
-    /// Number of kept positions of each row.
+    /// Range of kept tokens of each row.
     pub(super) fn kept(&self) -> impl Iterator<Item = Range<usize>> {
         self.rows.iter().map(|row| row.kept.clone())
     }
@@ -148,12 +147,7 @@ impl Placing {
             let widths: Vec<Option<usize>> =
                 axes.iter().zip(&dims).map(|(axis, len)| self.width(*axis, *len, named, own)).collect();
             let out: Vec<usize> = widths.iter().zip(&dims).skip(1).map(|(width, len)| width.unwrap_or(*len)).collect();
-            let segments: Vec<Segments> = (1..dims.len())
-                .map(|axis| match widths[axis] {
-                    Some(width) => self.segments(row, axes[axis], dims[axis], width, named),
-                    None => vec![(0, dims[axis], 0)],
-                })
-                .collect();
+            let segments = self.segments_in_row(row, &axes, &dims, &widths, named);
             let at = packed.len();
             packed.resize(at + out.iter().product::<usize>() * size, 0);
             let copy = Copy { dims: &dims[1..], out: &out, segments: &segments, size };
@@ -193,6 +187,7 @@ impl Placing {
         (axes, dims, together)
     }
 
+    /// First column of a row's tokens.
     fn begin(&self, row: &PromptRow) -> usize {
         if self.source == PaddingSide::Left { self.columns - row.len } else { 0 }
     }
@@ -235,12 +230,7 @@ impl Placing {
         filled.resize(out.iter().product::<usize>() * size, 0);
         let (in_row, out_row) = (dims[1..].iter().product::<usize>(), out[1..].iter().product::<usize>());
         for (number, row) in self.rows.iter().enumerate() {
-            let segments: Vec<Segments> = (1..dims.len())
-                .map(|axis| match placed[axis] {
-                    Some(width) => self.segments(row, axes[axis], dims[axis], width, named),
-                    None => vec![(0, dims[axis], 0)],
-                })
-                .collect();
+            let segments = self.segments_in_row(row, &axes, &dims, &placed, named);
             let copy = Copy { dims: &dims[1..], out: &out[1..], segments: &segments, size };
             copy.run(&bytes, number * in_row, &mut filled, number * out_row);
         }
@@ -285,6 +275,22 @@ impl Placing {
             Axis::Pos | Axis::Query => Some(widths.len + len - self.columns),
             _ => None,
         }
+    }
+
+    /// Ranges to copy along each axis of a row, that is, each axis after the first.
+    fn segments_in_row(
+        &self,
+        row: &PromptRow,
+        axes: &[Axis],
+        dims: &[usize],
+        widths: &[Option<usize>],
+        named: &Named,
+    ) -> Vec<Segments> {
+        let of_axis = |axis: usize| match widths[axis] {
+            Some(width) => self.segments(row, axes[axis], dims[axis], width, named),
+            None => vec![(0, dims[axis], 0)],
+        };
+        (1..dims.len()).map(of_axis).collect()
     }
 
     /// Ranges to copy from an axis of length `len` to one of length `width`.

@@ -108,6 +108,15 @@ pub(super) fn model_of(dump: &Path) -> Result<Option<DumpedModel>> {
     Ok(Some(serde_json::from_str(text).map_err(wrong(MODEL_KEY))?))
 }
 
+/// Why vectors of this name cannot be read from files that have no such tensor.
+fn why_missing(files: &WeightFiles, name: &str) -> String {
+    if files.info(&format!("{name}.indices")).is_some() {
+        return format!("`{name}` contains sparse latents, which are not stored as vectors");
+    }
+    let nearest = files.nearest(name).join(", ");
+    format!("`{name}` was not dumped; nearest: {nearest}")
+}
+
 /// Reads the header of a file, and for an object in a store also returns its reader.
 fn opened(path: &Path) -> Result<(Option<Ranges>, WeightFiles)> {
     Ok(match place::object(path)? {
@@ -234,13 +243,7 @@ impl StoredFile {
             None => None,
         };
         let vectors = |name: &String| {
-            let Some(info) = files.info(name) else {
-                if files.info(&format!("{name}.indices")).is_some() {
-                    return Err(wrong(format!("`{name}` contains sparse latents, which are not stored as vectors")));
-                }
-                let nearest = files.nearest(name).join(", ");
-                return Err(wrong(format!("`{name}` was not dumped; nearest: {nearest}")));
-            };
+            let info = files.info(name).ok_or_else(|| wrong(why_missing(&files, name)))?;
             let vectors = match (location(info), float_type(info)) {
                 (Location::File { bytes, .. }, Some(dtype)) if info.shape.len() > 2 && info.shape[..2] == shape => {
                     Some(Vectors { start: bytes.start as u64, dtype, width: info.shape[2..].iter().product() })
@@ -289,13 +292,7 @@ impl StoredFile {
             return Err(wrong("its tokens, positions and rows do not fit together".into()).into());
         }
         let vectors = |name: &String| {
-            let Some(info) = files.info(name) else {
-                if files.info(&format!("{name}.indices")).is_some() {
-                    return Err(wrong(format!("`{name}` contains sparse latents, which are not stored as vectors")));
-                }
-                let nearest = files.nearest(name).join(", ");
-                return Err(wrong(format!("`{name}` was not dumped; nearest: {nearest}")));
-            };
+            let info = files.info(name).ok_or_else(|| wrong(why_missing(files, name)))?;
             match (location(info), float_type(info)) {
                 (Location::File { bytes, .. }, Some(dtype)) if info.shape.len() > 1 && info.shape[0] == places => {
                     Ok(Vectors { start: bytes.start as u64, dtype, width: info.shape[1..].iter().product() })
