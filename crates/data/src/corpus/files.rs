@@ -1,11 +1,14 @@
 //! Expands file name patterns and opens files.
 
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use super::frames::ReadAt;
 use crate::error::DumpError;
-use hooklens_io::object_stores::{Object, is_url};
+use hooklens_io::object_stores::{Object, Ranges, is_url};
 use hooklens_io::regular;
+use hooklens_loading::weight_files::read_at;
 
 /// Expands patterns to the files they match, in order.
 pub(super) fn expand(names: &[PathBuf]) -> Result<Vec<PathBuf>, DumpError> {
@@ -61,6 +64,33 @@ pub(super) fn open_at(path: &Path, start: u64) -> io::Result<Box<dyn Read>> {
     let mut file = regular::open(path)?;
     file.seek(SeekFrom::Start(start))?;
     Ok(Box::new(file))
+}
+
+/// A regular file or an object whose bytes are read in any order.
+pub(super) enum AtRandom {
+    File(File),
+    Object(Ranges),
+}
+
+/// Opens a regular file or an object for reading in any order.
+pub(super) fn at_random(path: &Path) -> io::Result<AtRandom> {
+    match Object::at(path)? {
+        Some(object) => Ok(AtRandom::Object(object.ranges()?)),
+        None => Ok(AtRandom::File(regular::open(path)?)),
+    }
+}
+
+impl ReadAt for AtRandom {
+    fn read_at(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::File(file) => read_at(file, at, bytes),
+            Self::Object(object) => object.read_at(at, bytes),
+        }
+    }
+
+    fn is_local(&self) -> bool {
+        matches!(self, Self::File(_))
+    }
 }
 
 /// Length of a regular file or an object; `None` for a stream, whose length is not known.

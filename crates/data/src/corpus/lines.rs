@@ -1,14 +1,16 @@
 //! Prompts in lines of text or JSON.
 
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::watch::{Watch, Watched};
 use super::{Place, PlacedPrompts, Prompt, files, unpacked, value};
 use crate::error::DumpError;
-use hooklens_model::error::place_of_line_after;
+use hooklens_model::error::{place_of_line_after, place_of_line_in_frames};
 
 /// Maximum line length in bytes, after decompression. Bounds memory on input without newlines.
 const LONGEST: u64 = 1 << 24;
@@ -36,18 +38,35 @@ pub(super) fn open_range(
     field: Option<&str>,
     watch: Option<Watch>,
 ) -> Result<Lines, DumpError> {
-    let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
-    let reader = Watched { reader: files::open_at(path, range.start).map_err(failed)?, watch };
     let capacity = (range.end - range.start).clamp(1 << 12, 1 << 16) as usize;
-    let reader = Box::new(BufReader::with_capacity(capacity, reader));
-    let start = range.start;
+    let reader = Box::new(reader_at(path, range.start, capacity, watch)?);
     let lines = Lines::new(reader, path, field, field.is_some() || is_json(path));
-    let mut lines = Lines { start, at: start, begun: start, ..lines };
-    lines.left = Some(range.end - range.start);
-    if range.start > 0 {
-        lines.skip_to_newline()?;
-    }
-    Ok(lines)
+    let end = Rc::new(Cell::new(range.end));
+    Lines { start: range.start, at: range.start, begun: range.start, end, ..lines }.after_newline()
+}
+
+/// Like [`open_range`], for the frames in a range of bytes of a Zstandard file.
+pub(super) fn open_frames(
+    path: &Path,
+    range: Range<u64>,
+    field: Option<&str>,
+    watch: Option<Watch>,
+) -> Result<Lines, DumpError> {
+    let start = range.start;
+    let (reader, end) = unpacked::open_frames(reader_at(path, start, 1 << 16, watch)?, range);
+    let lines = Lines::new(reader, path, field, field.is_some() || is_json(path));
+    Lines { start, end, is_packed: true, ..lines }.after_newline()
+}
+
+/// Opens a file for reading from a byte on.
+fn reader_at(
+    path: &Path,
+    start: u64,
+    capacity: usize,
+    watch: Option<Watch>,
+) -> Result<BufReader<Watched<Box<dyn Read>>>, DumpError> {
+    let reader = files::open_at(path, start).map_err(|source| DumpError::File { path: path.to_path_buf(), source })?;
+    Ok(BufReader::with_capacity(capacity, Watched { reader, watch }))
 }
 
 /// Whether the file name indicates JSON lines, compressed or not.
@@ -66,11 +85,14 @@ pub(super) struct Lines {
     field: Option<String>,
     /// Byte of the file at which the reader started.
     start: u64,
+    /// Whether the file is compressed. Bytes are then counted after decompression, from where the reader started.
+    is_packed: bool,
     /// Bytes of the file at which the next line starts, and at which the last one did.
     at: u64,
     begun: u64,
-    /// Number of bytes left of the range; a line that starts after the range is not read.
-    left: Option<u64>,
+    /// Byte at which the range ends; a line that starts after it is not read. If the file is compressed, it is known
+    /// once the reader is there.
+    end: Rc<Cell<u64>>,
     number: usize,
     /// Whether the rest of a line that is too long has not been read.
     is_long: bool,
@@ -86,9 +108,10 @@ impl Lines {
             json,
             field,
             start: 0,
+            is_packed: false,
             at: 0,
             begun: 0,
-            left: None,
+            end: Rc::new(Cell::new(u64::MAX)),
             number: 0,
             is_long: false,
             ended: false,
@@ -99,42 +122,19 @@ impl Lines {
         DumpError::File { path: self.path.to_path_buf(), source }
     }
 
-    /// Skips the rest of a line that started before the range. Without a newline, the range has no lines.
-    fn skip_to_newline(&mut self) -> Result<(), DumpError> {
-        let mut left = self.left.unwrap_or(u64::MAX);
-        while left > 0 {
-            let bytes =
-                self.reader.fill_buf().map_err(|e| DumpError::File { path: self.path.to_path_buf(), source: e })?;
-            let bytes = &bytes[..bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
-            let Some(newline) = bytes.iter().position(|byte| *byte == b'\n') else {
-                let len = bytes.len();
-                left -= len as u64;
-                self.reader.consume(len);
-                if len == 0 {
-                    break;
-                }
-                continue;
-            };
-            self.reader.consume(newline + 1);
-            let skipped = self.left.unwrap_or(left) - (left - newline as u64 - 1);
-            self.at += skipped;
-            self.left = Some(left - newline as u64 - 1);
+    /// Skips the rest of a line that started before the range.
+    fn after_newline(mut self) -> Result<Self, DumpError> {
+        if self.start > 0 {
+            self.skip_line()?;
             self.number = 1;
-            return Ok(());
         }
-        self.ended = true;
-        Ok(())
+        Ok(self)
     }
 
-    /// Counts bytes that were read; whether the next line belongs to the range.
+    /// Counts bytes that were read. A line after them belongs to the range if the newline before it does.
     fn passed(&mut self, bytes: usize) {
         self.at += bytes as u64;
-        if let Some(left) = &mut self.left {
-            match left.checked_sub(bytes as u64) {
-                Some(rest) => *left = rest,
-                None => (*left, self.ended) = (0, true),
-            }
-        }
+        self.ended |= self.at > self.end.get();
     }
 
     /// Reads the next line that is not empty.
@@ -174,7 +174,7 @@ impl Lines {
         }
     }
 
-    /// Skips the rest of a line.
+    /// Skips the rest of a line, but not much of it after the range.
     fn skip_line(&mut self) -> Result<(), DumpError> {
         loop {
             let path = &self.path;
@@ -184,7 +184,7 @@ impl Lines {
             let skipped = newline.map_or(len, |newline| newline + 1);
             self.reader.consume(skipped);
             self.passed(skipped);
-            if newline.is_some() || len == 0 {
+            if newline.is_some() || len == 0 || self.ended {
                 return Ok(());
             }
         }
@@ -213,7 +213,10 @@ impl Lines {
 
     /// Position of the last line read.
     fn place(&self) -> Place {
-        place_of_line_after(&self.path, self.start, self.number)
+        match self.is_packed {
+            true => place_of_line_in_frames(&self.path, self.start, self.number),
+            false => place_of_line_after(&self.path, self.start, self.number),
+        }
     }
 
     fn bad(&self, reason: &str, source: Option<serde_json::Error>) -> DumpError {

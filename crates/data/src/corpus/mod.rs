@@ -1,6 +1,7 @@
 //! Prompts from files: lines of text or JSON, compressed or not, from one file or thousands, read one at a time.
 
 mod files;
+mod frames;
 mod lines;
 mod pieces;
 mod rows;

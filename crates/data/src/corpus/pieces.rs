@@ -1,8 +1,8 @@
 //! Parts of a corpus that can be read on their own.
 //!
 //! They are found without reading the corpus, and do not depend on how many tasks share it: ranges of bytes of a file
-//! of lines, row groups of a Parquet file, record batches of an Arrow file. Files that can only be read from the start
-//! (compressed files and streams) are one piece each.
+//! of lines, frames of a Zstandard file, row groups of a Parquet file, record batches of an Arrow file. Files that can
+//! only be read from the start (gzip files and streams) are one piece each.
 
 use std::io::{Error, Read};
 use std::ops::Range;
@@ -12,13 +12,16 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::watch::Watch;
-use super::{Corpus, Place, PlacedPrompts, Prompt, files, files_of, lines, unpacked};
+use super::{Corpus, Place, PlacedPrompts, Prompt, files, files_of, frames, lines, unpacked};
 use crate::error::DumpError;
+use hooklens_io::object_stores::is_url;
 
 /// Largest and smallest number of bytes of a piece of a file of lines, and how many pieces a corpus has if it is not very
 /// large or very small: more than there are tasks.
 const PIECE: (u64, u64) = (32 << 10, 64);
 const PIECES: u64 = 8192;
+/// Largest number of bytes of a piece in an object store, where each piece is a request.
+const REQUEST: u64 = 1 << 20;
 
 /// The pieces of a corpus, in the order of its prompts.
 #[derive(Debug, Clone)]
@@ -40,12 +43,14 @@ struct FilePieces {
     kind: Kind,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     /// One piece.
     Whole,
     /// Ranges of bytes.
     Ranges,
+    /// Frames that start at these bytes; each piece has one or more.
+    Frames(Arc<[u64]>),
     /// This many row groups or record batches.
     #[cfg(feature = "arrow")]
     Groups(usize),
@@ -57,8 +62,10 @@ enum Kind {
 /// [`DumpError::File`] if a file cannot be opened or a pattern matches no file.
 pub fn pieces_of(corpus: &Corpus) -> Result<Pieces, DumpError> {
     let found = found(corpus)?;
-    let bytes: u64 = found.iter().filter(|file| file.kind == Kind::Ranges).filter_map(|file| file.bytes).sum();
-    Ok(numbered(corpus, found, (bytes / PIECES).clamp(PIECE.1, PIECE.0)))
+    let is_cut = |file: &&FilePieces| matches!(file.kind, Kind::Ranges | Kind::Frames(_));
+    let bytes: u64 = found.iter().filter(is_cut).filter_map(|file| file.bytes).sum();
+    let largest = if found.iter().any(|file| is_url(&file.path)) { REQUEST } else { PIECE.0 };
+    Ok(numbered(corpus, found, (bytes / PIECES).clamp(PIECE.1, largest)))
 }
 
 /// Like [`pieces_of`], with ranges of `size` bytes.
@@ -75,10 +82,24 @@ fn found(corpus: &Corpus) -> Result<Vec<FilePieces>, DumpError> {
 fn numbered(corpus: &Corpus, mut files: Vec<FilePieces>, size: u64) -> Pieces {
     let mut first = 0;
     for file in &mut files {
+        if let Kind::Frames(starts) = &mut file.kind {
+            *starts = together(starts, size);
+        }
         file.first = first;
         first += file.count(size);
     }
     Pieces { files, field: corpus.field.clone(), watch: corpus.watch.clone(), size }
+}
+
+/// Leaves out the starts of frames that are less than `size` bytes after the last one kept.
+fn together(starts: &[u64], size: u64) -> Arc<[u64]> {
+    let mut kept: Vec<u64> = Vec::new();
+    for start in starts {
+        if kept.last().is_none_or(|last| start - last >= size) {
+            kept.push(*start);
+        }
+    }
+    kept.into()
 }
 
 /// Iterator over prompts, each with the number of its piece.
@@ -97,20 +118,25 @@ impl FilePieces {
             let groups = super::table::groups(path)?;
             return Ok(own(bytes, groups.map_or(Kind::Whole, Kind::Groups)));
         }
-        if bytes.is_none() || super::is_table(path) {
+        let Some(length) = bytes.filter(|_| !super::is_table(path)) else {
             return Ok(own(bytes, Kind::Whole));
-        }
+        };
         let mut start = Vec::new();
         files::open(path).map_err(failed)?.take(4).read_to_end(&mut start).map_err(failed)?;
+        if unpacked::is_zstandard(&start) {
+            let starts = frames::frames(&files::at_random(path).map_err(failed)?, length);
+            return Ok(own(bytes, Kind::Frames(starts.into())));
+        }
         Ok(own(bytes, if unpacked::is_packed(&start) { Kind::Whole } else { Kind::Ranges }))
     }
 
     fn count(&self, size: u64) -> usize {
-        match self.kind {
+        match &self.kind {
             Kind::Whole => 1,
             Kind::Ranges => self.bytes.unwrap_or(0).div_ceil(size) as usize,
+            Kind::Frames(starts) => starts.len(),
             #[cfg(feature = "arrow")]
-            Kind::Groups(count) => count,
+            Kind::Groups(count) => *count,
         }
     }
 }
@@ -137,7 +163,7 @@ impl Pieces {
         let path = file.path.display();
         match file.kind {
             Kind::Whole => path.to_string(),
-            Kind::Ranges => {
+            Kind::Ranges | Kind::Frames(_) => {
                 let range = self.range(file, piece);
                 format!("{path}, bytes {} to {}", range.start, range.end)
             }
@@ -156,6 +182,7 @@ impl Pieces {
         match file.kind {
             Kind::Whole => super::open(&file.path, field, watch),
             Kind::Ranges => Ok(Box::new(lines::open_range(&file.path, self.range(file, piece), field, watch)?)),
+            Kind::Frames(_) => Ok(Box::new(lines::open_frames(&file.path, self.range(file, piece), field, watch)?)),
             #[cfg(feature = "arrow")]
             Kind::Groups(_) => super::table::open_group(&file.path, piece - file.first, field),
         }
@@ -212,8 +239,12 @@ impl Pieces {
     }
 
     fn range(&self, file: &FilePieces, piece: usize) -> Range<u64> {
-        let start = (piece - file.first) as u64 * self.size;
-        start..(start + self.size).min(file.bytes.unwrap_or(u64::MAX))
+        let (number, length) = (piece - file.first, file.bytes.unwrap_or(u64::MAX));
+        if let Kind::Frames(starts) = &file.kind {
+            return starts[number]..starts.get(number + 1).copied().unwrap_or(length);
+        }
+        let start = number as u64 * self.size;
+        start..(start + self.size).min(length)
     }
 }
 
@@ -259,6 +290,57 @@ mod tests {
             prop_assert!(counts.values().all(|count| *count == 0), "{counts:?}");
             prop_assert_eq!(together, apart.into_iter().map(|(prompt, _)| prompt).collect::<Vec<_>>());
         }
+    }
+
+    proptest! {
+        #[test]
+        fn frames_have_every_prompt_once(
+            texts in proptest::collection::vec("[aä€\r \n]{0,9}", 1..20),
+            skipped in any::<bool>(),
+            size in 1u64..60,
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let [path, plain] = ["corpus.txt.zst", "corpus.txt"].map(|name| folder.path().join(name));
+            let mut bytes: Vec<u8> = Vec::new();
+            for text in &texts {
+                if skipped {
+                    bytes.extend([0x50, 0x2a, 0x4d, 0x18, 2, 0, 0, 0, b'\n', 9]);
+                }
+                // Lines do not end where frames do, nor do characters.
+                let (start, end) = text.as_bytes().split_at(text.len() / 2);
+                for half in [start, end] {
+                    let level = ruzstd::encoding::CompressionLevel::Fastest;
+                    bytes.extend(ruzstd::encoding::compress_to_vec(half, level));
+                }
+            }
+            std::fs::write(&path, &bytes).unwrap();
+            std::fs::write(&plain, texts.concat()).unwrap();
+            let pieces = pieces_of_size(&Corpus::new([&path]), size).unwrap();
+            let all = (0..pieces.count()).flat_map(|piece| pieces.open(piece).unwrap());
+            let found: Vec<Prompt> = all.map(|placed| placed.unwrap().0).collect();
+            let expected: Vec<Prompt> = Corpus::new([&plain]).prompts().unwrap().map(Result::unwrap).collect();
+            prop_assert_eq!(found, expected);
+            prop_assert!(size > 10 || pieces.count() > texts.len());
+        }
+    }
+
+    #[test]
+    fn a_table_of_frames_that_is_wrong_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("corpus.zst");
+        let level = ruzstd::encoding::CompressionLevel::Fastest;
+        let mut bytes =
+            [&b"red fox\n"[..], b"tea owl\n"].map(|text| ruzstd::encoding::compress_to_vec(text, level)).concat();
+        let (first, all) = (10u32, bytes.len() as u32);
+        let table = [first, 8, all - first, 8].map(u32::to_le_bytes).concat();
+        bytes.extend([0x184d_2a5e_u32, 25].map(u32::to_le_bytes).concat());
+        bytes.extend([&table[..], &2u32.to_le_bytes(), &[0], &0x8f92_eab1_u32.to_le_bytes()].concat());
+        std::fs::write(&path, &bytes).unwrap();
+        let pieces = pieces_of_size(&Corpus::new([&path]), 1).unwrap();
+        assert_eq!(pieces.count(), 2);
+        let mut found = pieces.open(0).unwrap();
+        assert_eq!(found.next().unwrap().unwrap().0, Prompt::Text("red fox".into()));
+        assert!(matches!(found.next().unwrap(), Err(DumpError::File { .. })));
     }
 
     #[test]

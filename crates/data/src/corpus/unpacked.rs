@@ -1,20 +1,26 @@
 //! Decompresses gzip and Zstandard files.
 
+use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
+use std::ops::Range;
+use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-const ZSTANDARD: u32 = 0xfd2f_b528;
+/// Magic number of a frame.
+pub(super) const ZSTANDARD: u32 = 0xfd2f_b528;
+/// The first of sixteen magic numbers of skippable frames.
+pub(super) const SKIPPED: u32 = 0x184d_2a50;
 
 /// Whether a frame is skippable, as written by parallel and seekable compressors.
-fn is_skipped(magic: u32) -> bool {
-    magic & 0xffff_fff0 == 0x184d_2a50
+pub(super) fn is_skipped(magic: u32) -> bool {
+    magic & 0xffff_fff0 == SKIPPED
 }
 
 /// Whether the first bytes of a file are those of a Zstandard file.
-fn is_zstandard(start: &[u8]) -> bool {
+pub(super) fn is_zstandard(start: &[u8]) -> bool {
     let magic = start.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
     magic.is_some_and(|magic| magic == ZSTANDARD || is_skipped(magic))
 }
@@ -31,25 +37,79 @@ pub(super) fn open(mut reader: impl BufRead + 'static) -> io::Result<Box<dyn Buf
         return Ok(Box::new(BufReader::new(MultiGzDecoder::new(reader))));
     }
     if is_zstandard(start) {
-        return Ok(Box::new(BufReader::new(Frames { rest: Some(reader), frame: None })));
+        return Ok(Box::new(BufReader::new(Frames::new(reader, 0..u64::MAX).0)));
     }
     Ok(Box::new(reader))
 }
 
+/// Decompresses the frames from a byte of a Zstandard file on, where `reader` is, to the end of the file. Once the
+/// frames of the range have been read, the cell has their size after decompression; until then, the largest number.
+pub(super) fn open_frames(reader: impl BufRead + 'static, range: Range<u64>) -> (Box<dyn BufRead>, Rc<Cell<u64>>) {
+    let (frames, size) = Frames::new(reader, range);
+    (Box::new(BufReader::new(frames)), size)
+}
+
+/// A reader that knows at which byte of a file it is.
+struct Counted<R> {
+    reader: R,
+    at: u64,
+}
+
+impl<R: BufRead> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl<R: BufRead> BufRead for Counted<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.reader.fill_buf()
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.reader.consume(bytes);
+        self.at += bytes as u64;
+    }
+}
+
 /// Decoder of a frame whose first bytes were already read.
-type Frame<R> = StreamingDecoder<Chain<Cursor<[u8; 4]>, R>, FrameDecoder>;
+type Frame<R> = StreamingDecoder<Chain<Cursor<[u8; 4]>, Counted<R>>, FrameDecoder>;
 
 /// Consecutive frames of a Zstandard file.
 struct Frames<R: BufRead> {
-    rest: Option<R>,
+    rest: Option<Counted<R>>,
     frame: Option<Box<Frame<R>>>,
+    /// Byte of the file at which a range of frames ends.
+    end: u64,
+    /// Number of bytes decompressed, and the size of the range's frames once it is known.
+    read: u64,
+    size: Rc<Cell<u64>>,
 }
 
 impl<R: BufRead> Frames<R> {
+    fn new(reader: R, range: Range<u64>) -> (Self, Rc<Cell<u64>>) {
+        let size = Rc::new(Cell::new(u64::MAX));
+        let rest = Some(Counted { reader, at: range.start });
+        (Self { rest, frame: None, end: range.end, read: 0, size: size.clone() }, size)
+    }
+
     /// Opens the next frame that contains data; at the end of the file, no frame is open.
     fn next(&mut self) -> io::Result<()> {
         let Some(mut rest) = self.rest.take() else { return Ok(()) };
-        while !rest.fill_buf()?.is_empty() {
+        loop {
+            if rest.at >= self.end && self.size.get() == u64::MAX {
+                // A frame that lies across the end would be read twice.
+                if rest.at > self.end {
+                    let message = format!("no Zstandard frame ends at byte {}, where its table says so", self.end);
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+                }
+                self.size.set(self.read);
+            }
+            if rest.fill_buf()?.is_empty() {
+                return Ok(());
+            }
             let mut magic = [0; 4];
             rest.read_exact(&mut magic)?;
             if !is_skipped(u32::from_le_bytes(magic)) {
@@ -64,7 +124,6 @@ impl<R: BufRead> Frames<R> {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
-        Ok(())
     }
 
     /// Finishes a frame and verifies its checksum.
@@ -86,6 +145,7 @@ impl<R: BufRead> Read for Frames<R> {
             if let Some(frame) = &mut self.frame {
                 let read = frame.read(buffer)?;
                 if read > 0 || buffer.is_empty() {
+                    self.read += read as u64;
                     return Ok(read);
                 }
             }

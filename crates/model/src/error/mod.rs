@@ -21,7 +21,9 @@ pub use input::InputError;
 pub(crate) use input::UNKNOWN_WORDS;
 pub use load::LoadError;
 pub use processing::ProcessingError;
-pub use prompt_place::{Place, place_of_line, place_of_line_after, place_of_row, place_of_row_in};
+pub use prompt_place::{
+    Place, place_of_line, place_of_line_after, place_of_line_in_frames, place_of_row, place_of_row_in,
+};
 pub use weight::WeightError;
 
 /// A boxed error from another crate.

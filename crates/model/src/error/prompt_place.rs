@@ -33,6 +33,8 @@ enum Kind {
     Line,
     /// A line of a part of a file that starts at this byte.
     LineAfter(u64),
+    /// A line of a part of a compressed file that starts at this byte.
+    LineInFrames(u64),
     Row,
     /// A row of this part of a table, counted from one.
     RowOf(usize),
@@ -47,6 +49,11 @@ pub fn place_of_line(file: &Arc<Path>, number: usize) -> Place {
 /// position is printed.
 pub fn place_of_line_after(file: &Arc<Path>, start: u64, number: usize) -> Place {
     Place { file: file.clone(), number, kind: if start == 0 { Kind::Line } else { Kind::LineAfter(start) } }
+}
+
+/// Position of a line of a Zstandard file, counted from one from the frame at the byte `start` on.
+pub fn place_of_line_in_frames(file: &Arc<Path>, start: u64, number: usize) -> Place {
+    Place { file: file.clone(), number, kind: if start == 0 { Kind::Line } else { Kind::LineInFrames(start) } }
 }
 
 /// Position of a row of a table, counted from one.
@@ -84,6 +91,7 @@ impl fmt::Display for Place {
                 Ok(before) => write!(f, "{file}:{}", before + number),
                 Err(_) => write!(f, "{file}, line {number} after byte {start}"),
             },
+            Kind::LineInFrames(start) => write!(f, "{file}, line {number} after the frame at byte {start}"),
             Kind::Row => write!(f, "{file}, row {number}"),
             Kind::RowOf(part) => write!(f, "{file}, row {number} of part {part}"),
         }
