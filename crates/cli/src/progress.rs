@@ -9,11 +9,6 @@ pub(super) fn progress(len: u64, template: &str) -> ProgressBar {
     styled(ProgressBar::new(len), template)
 }
 
-/// A bar over `len` prompts.
-pub(super) fn of_prompts(len: usize) -> ProgressBar {
-    progress(len as u64, "{bar:30} {pos}/{len} prompts {per_sec} {eta}")
-}
-
 /// A bar over `len` pieces of a corpus, whose number of prompts is not known.
 pub(super) fn of_pieces(len: usize) -> ProgressBar {
     progress(len as u64, "{bar:30} {percent} % {eta}")

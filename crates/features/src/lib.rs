@@ -43,7 +43,7 @@ pub use normalization::Normalization;
 pub use notebook::UnitView;
 pub use opened::{Opened, open};
 pub use save::DictionaryFiles;
-pub use show::{DashboardCounts, DashboardOptions, Dashboards, Units, dashboards};
+pub use show::{DashboardCounts, DashboardOptions, Dashboards, Units, dashboards, dashboards_of};
 pub use splice::SpliceDictionary;
 pub use training::{
     Difference, HeldOut, JumpReluSparsity, Objective, Step, Trained, Training, TrainingIdentity, TrainingJob,

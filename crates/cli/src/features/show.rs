@@ -10,10 +10,10 @@ use super::one::{LayerArg, tell};
 use crate::args::{DtypeArg, ModelArg, ProcessArg, given_twice};
 use crate::corpus::CorpusArg;
 use crate::out::{Names, prepare, said};
-use crate::progress::of_prompts;
+use crate::progress::of_pieces;
 use crate::terminal::stdout;
 use crate::{CliResult, Failure, any_model};
-use hooklens_features::{DashboardCounts, DashboardOptions, Labels, Units, dashboards};
+use hooklens_features::{DashboardCounts, DashboardOptions, Labels, Units, dashboards_of};
 
 /// Number of units shown if `--latents` is not given.
 const SHOWN: usize = 50;
@@ -101,13 +101,13 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
         }
         None => model.bos_token().filter(|_| !args.with_bos).into_iter().collect(),
     };
-    let prompts = args.corpus.rows(&model, prepend_bos)?;
+    let prompts = args.corpus.source(&model, prepend_bos)?;
     let options = DashboardOptions::new().batch_size(args.batch_size as usize).exclude_tokens(left_out);
     let options = options
         .dataset(args.corpus.files().iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" "));
     let options = args.query.iter().fold(options, |options, text| options.query(text));
-    let bar = of_prompts(prompts.len());
-    let all = dashboards(&model, units, &prompts, options, |done| bar.set_position(done as u64));
+    let bar = of_pieces(prompts.pieces());
+    let all = dashboards_of(&model, units, prompts, options, |done| bar.set_position(done as u64));
     bar.finish_and_clear();
     let all = all?;
     let shown: Vec<usize> = match args.latents.is_empty() {

@@ -3,7 +3,7 @@
 
 use burn::tensor::{DType, Tensor, TensorData};
 
-use super::{Dashboards, recorded};
+use super::{Dashboards, batches, recorded};
 use hooklens_model::error::Result;
 
 /// Number of correlated units listed.
@@ -70,11 +70,14 @@ impl Sums {
 }
 
 impl Correlations {
-    /// Computes the correlations of these units with all others over the dashboards' prompts.
-    pub(super) fn of(all: &Dashboards<'_>, units: &[usize]) -> Result<Self> {
+    /// Computes the correlations of these units with all others over the dashboards' prompts. `seen` is called with each
+    /// batch of prompts.
+    pub(super) fn of(all: &Dashboards<'_>, units: &[usize], mut seen: impl FnMut(&[Vec<u32>])) -> Result<Self> {
         let (mut tokens, mut of_units, mut of_coordinates) = (0.0, Sums::default(), Sums::default());
-        for batch in all.prompts.chunks(all.options.batch_size).filter(|_| !units.is_empty()) {
-            let (activation, real, _) = recorded(all.model, &all.units.point, batch)?;
+        for batch in batches(&*all.prompts, all.options.batch_size).take_while(|_| !units.is_empty()) {
+            let (batch, _) = batch?;
+            seen(&batch);
+            let (activation, real, _) = recorded(all.model, &all.units.point, &batch)?;
             let rows = real.len();
             let kept = |id: &Option<u32>| id.is_some_and(|id| !all.options.leaves_out(id));
             let kept: Vec<f32> = real.iter().map(|id| f32::from(u8::from(kept(id)))).collect();

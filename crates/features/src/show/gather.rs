@@ -17,16 +17,16 @@ pub(super) struct Example {
     pub(super) value: f32,
     pub(super) prompt: u32,
     pub(super) pos: u32,
-    /// Activations of the window, starting at position `first`.
+    /// Tokens and activations of the window, starting at position `first`.
     pub(super) first: u32,
+    pub(super) tokens: Vec<u32>,
     pub(super) acts: Vec<f32>,
 }
 
 impl Example {
     /// The tokens of the window, and the place of the active one.
-    pub(super) fn context<'p>(&self, prompts: &'p [Vec<u32>]) -> (&'p [u32], usize) {
-        let first = self.first as usize;
-        (&prompts[self.prompt as usize][first..first + self.acts.len()], self.pos as usize - first)
+    pub(super) fn context(&self) -> (&[u32], usize) {
+        (&self.tokens, (self.pos - self.first) as usize)
     }
 }
 
@@ -116,6 +116,11 @@ impl Gathered {
                 own[place] = window();
             }
         }
+    }
+
+    /// All examples.
+    pub(super) fn examples(&self) -> impl Iterator<Item = &Example> {
+        self.largest.iter().chain(&self.least).chain(self.samples.iter().chain(&self.below).flatten())
     }
 
     /// The intervals with examples, highest first: bounds, fraction of nonzero activations, and examples.

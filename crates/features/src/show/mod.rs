@@ -7,6 +7,7 @@ mod histogram;
 mod neuronpedia;
 mod units;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -21,6 +22,7 @@ use super::compatibility_warnings::check_processing;
 use crate::error::FeatureError;
 use context::is_repeat;
 use gather::{Amount, BINS, Example, Gathered};
+use hooklens_data::corpus::RowSource;
 use hooklens_io::script_json::script_json;
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::{Result, load_errors};
@@ -38,6 +40,8 @@ const RELATED: usize = 8;
 /// Number of units without examples on a page whose promoted tokens are listed, and the number of tokens.
 const OTHERS: usize = 2_000;
 const TOKENS_OF_OTHERS: usize = 5;
+/// Numbers of prompts, and of tokens of each, that show how the tokenizer writes spaces.
+const START: [usize; 2] = [4, 65];
 /// Number of units whose logits are held in memory at once.
 const AT_ONCE: usize = 100;
 
@@ -121,16 +125,38 @@ type Query = (Vec<u32>, BTreeMap<usize, Vec<f32>>);
 pub struct Dashboards<'m> {
     model: &'m HookedTransformer,
     units: Units,
-    prompts: &'m [Vec<u32>],
+    prompts: Box<dyn RowSource + 'm>,
     options: DashboardOptions,
     gathered: Vec<Gathered>,
-    tokens: usize,
+    seen: Seen,
     query: Option<Query>,
+}
+
+/// What is known about the prompts after the first pass.
+#[derive(Default)]
+struct Seen {
+    prompts: usize,
+    tokens: usize,
+    /// Number of tokens of the longest prompt.
+    longest: usize,
+    /// The first tokens of the first prompts.
+    start: Vec<Vec<u32>>,
+}
+
+impl Seen {
+    /// Adds prompts, of which `tokens` tokens are counted.
+    fn add(&mut self, rows: &[Vec<u32>], tokens: usize) {
+        self.prompts += rows.len();
+        self.tokens += tokens;
+        self.longest = rows.iter().map(Vec::len).fold(self.longest, usize::max);
+        let more = rows.iter().take(START[0].saturating_sub(self.start.len()));
+        self.start.extend(more.map(|row| row[..row.len().min(START[1])].to_vec()));
+    }
 }
 
 impl std::fmt::Debug for Dashboards<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Dashboards of {} {}s over {} tokens", self.gathered.len(), self.units.noun(), self.tokens)
+        write!(f, "Dashboards of {} {}s over {} tokens", self.gathered.len(), self.units.noun(), self.seen.tokens)
     }
 }
 
@@ -162,6 +188,21 @@ pub fn dashboards<'m>(
     units: Units,
     prompts: &'m [Vec<u32>],
     options: DashboardOptions,
+    progress: impl FnMut(usize),
+) -> Result<Dashboards<'m>> {
+    dashboards_of(model, units, Box::new(Cow::Borrowed(prompts)), options, progress)
+}
+
+/// Like [`dashboards`], over prompts that are read when they are needed. `progress` is called with the number of pieces
+/// done.
+///
+/// # Errors
+/// Same as [`dashboards`]; also fails if a prompt cannot be read.
+pub fn dashboards_of<'m>(
+    model: &'m HookedTransformer,
+    units: Units,
+    prompts: Box<dyn RowSource + 'm>,
+    options: DashboardOptions,
     mut progress: impl FnMut(usize),
 ) -> Result<Dashboards<'m>> {
     let units = units.on(model);
@@ -171,11 +212,12 @@ pub fn dashboards<'m>(
         _ => options,
     };
     let mut random = ChaCha8Rng::seed_from_u64(options.seed);
-    let (mut gathered, mut tokens, mut done): (Vec<Gathered>, usize, usize) = (Vec::new(), 0, 0);
-    for batch in prompts.chunks(options.batch_size) {
-        let (acts, real, len) = activations(model, &units, batch)?;
+    let (mut gathered, mut seen): (Vec<Gathered>, Seen) = Default::default();
+    for batch in batches(&*prompts, options.batch_size) {
+        let (batch, pieces) = batch?;
+        let (acts, real, len) = activations(model, &units, &batch)?;
         let [_, count] = acts.dims();
-        if done == 0 {
+        if seen.prompts == 0 {
             units.labels.check(&units.point, count)?;
             gathered.resize(count, Gathered::default());
         }
@@ -185,29 +227,31 @@ pub fn dashboards<'m>(
             return Err(hooklens_model::error::Error::NotANumber { what });
         }
         let left_out = real.iter().map(|id| id.is_none_or(|id| options.leaves_out(id)));
-        tokens += real.len() - zero_rows(&mut values, count, left_out);
+        let tokens = real.len() - zero_rows(&mut values, count, left_out);
         let by_unit = Sparse::of(&values, count).transposed(count);
         for (unit, own) in gathered.iter_mut().enumerate() {
             let (rows, acts) = by_unit.row(unit);
             for (row, value) in rows.iter().zip(acts) {
                 let row = *row as usize;
-                let prompt = (done + row / len) as u32;
+                let prompt = (seen.prompts + row / len) as u32;
                 let window = || {
                     let [before, behind] = options.amount.around;
                     let (first_row, pos) = (row / len * len, row % len);
                     let first = pos.saturating_sub(before);
-                    let last = (pos + behind + 1).min(batch[row / len].len());
+                    let own = &batch[row / len];
+                    let last = (pos + behind + 1).min(own.len());
                     let acts = (first..last).map(|pos| values[(first_row + pos) * count + unit]).collect();
-                    Example { value: *value, prompt, pos: pos as u32, first: first as u32, acts }
+                    let tokens = own[first..last].to_vec();
+                    Example { value: *value, prompt, pos: pos as u32, first: first as u32, tokens, acts }
                 };
-                let repeats = |one: &Example, other: &Example| is_repeat(one.context(prompts), other.context(prompts));
+                let repeats = |one: &Example, other: &Example| is_repeat(one.context(), other.context());
                 own.add((*value, prompt), options.amount, &mut random, window, repeats);
             }
         }
-        done += batch.len();
-        progress(done);
+        seen.add(&batch, tokens);
+        progress(pieces);
     }
-    if tokens == 0 {
+    if seen.tokens == 0 {
         let (dictionary, reason) = ("the dashboards".to_string(), "the prompts contain no tokens to show".to_string());
         return Err(FeatureError::Kind { dictionary, reason }.into());
     }
@@ -228,7 +272,25 @@ pub fn dashboards<'m>(
             Some((row, each))
         }
     };
-    Ok(Dashboards { model, units, prompts, options, gathered, tokens, query })
+    Ok(Dashboards { model, units, prompts, options, gathered, seen, query })
+}
+
+/// Batches of prompts, each with the number of pieces that have been read.
+fn batches<'p>(
+    prompts: &'p (dyn RowSource + 'p),
+    size: usize,
+) -> impl Iterator<Item = Result<(Vec<Vec<u32>>, usize)>> + 'p {
+    let mut rows = prompts.open_all(0..prompts.pieces(), 0);
+    std::iter::from_fn(move || {
+        let mut pieces = 0;
+        let batch = rows.by_ref().take(size).map(|row| {
+            let row = row?;
+            pieces = row.piece + 1;
+            Ok(row.tokens)
+        });
+        let batch = batch.collect::<Result<Vec<_>>>().map(|batch| (batch, pieces));
+        (!matches!(&batch, Ok((rows, _)) if rows.is_empty())).then_some(batch)
+    })
 }
 
 /// Sets excluded rows of `count` values to zero, and returns the number of excluded rows.
@@ -362,7 +424,7 @@ impl Dashboards<'_> {
                 histogram["suppressed"] = suppressed.into();
                 histogram
             });
-            let n = self.tokens as f64;
+            let n = self.seen.tokens as f64;
             let mean = own.sum / n;
             let mut groups = Vec::new();
             for (title, examples) in [("largest activations", &own.largest), ("smallest activations", &own.least)] {
@@ -378,8 +440,7 @@ impl Dashboards<'_> {
                 let title = interval_title(low, high);
                 let mut first_seen = Vec::new();
                 for example in examples {
-                    let context = example.context(self.prompts);
-                    if !shown_before.iter().any(|other| is_repeat(other.context(self.prompts), context)) {
+                    if !shown_before.iter().any(|other| is_repeat(other.context(), example.context())) {
                         shown_before.push(example);
                         first_seen.push(example);
                     }
@@ -421,7 +482,7 @@ impl Dashboards<'_> {
         let name = self.units.dictionary().map_or("", |dictionary| dictionary.name());
         Ok(json!({
             "title": self.units.point, "unit": self.units.noun(), "active": self.units.active_where(), "name": name, "model": self.model_name(),
-            "point": self.units.point, "count": self.len(), "tokens": self.tokens, "prompts": self.prompts.len(),
+            "point": self.units.point, "count": self.len(), "tokens": self.seen.tokens, "prompts": self.seen.prompts,
             "list": {
                 "id": (0..self.len()).collect::<Vec<_>>(),
                 "density": self.density(),
@@ -438,10 +499,9 @@ impl Dashboards<'_> {
 
     /// Whether the tokenizer omits the spaces between words from its tokens.
     fn spaced(&self) -> bool {
-        const LOOKED_AT: usize = 64;
         let Ok(tokenizer) = self.model.tokenizer() else { return false };
         let decoded = |ids: &[u32]| tokenizer.decode(ids, false).unwrap_or_default();
-        let mut pairs = self.prompts.iter().take(4).flat_map(|row| row.windows(2)).take(LOOKED_AT);
+        let mut pairs = self.seen.start.iter().flat_map(|row| row.windows(2)).take(START[1] - 1);
         pairs.any(|pair| {
             let [first, second] = [decoded(&pair[..1]), token_text(Some(tokenizer), pair[1])];
             !second.starts_with(' ') && decoded(pair) == format!("{first} {second}")
@@ -455,10 +515,8 @@ impl Dashboards<'_> {
 
     fn examples<'e>(&self, examples: impl IntoIterator<Item = &'e Example>, strings: &mut Strings<'_>) -> Vec<Value> {
         let one = |example: &Example| {
-            let row = &self.prompts[example.prompt as usize];
-            let first = example.first as usize;
-            let tokens: Vec<usize> = row[first..first + example.acts.len()].iter().map(|id| strings.of(*id)).collect();
-            json!({"prompt": example.prompt, "first": first, "at": example.pos, "tokens": tokens, "acts": example.acts})
+            let tokens: Vec<usize> = example.tokens.iter().map(|id| strings.of(*id)).collect();
+            json!({"prompt": example.prompt, "first": example.first, "at": example.pos, "tokens": tokens, "acts": example.acts})
         };
         examples.into_iter().map(one).collect()
     }
@@ -543,11 +601,11 @@ pub trait DashboardCounts {
 
 impl DashboardCounts for Dashboards<'_> {
     fn tokens(&self) -> usize {
-        self.tokens
+        self.seen.tokens
     }
 
     fn density(&self) -> Vec<f64> {
-        self.gathered.iter().map(|own| self.units.active(own) / self.tokens as f64).collect()
+        self.gathered.iter().map(|own| self.units.active(own) / self.seen.tokens as f64).collect()
     }
 
     fn by_query(&self) -> Vec<usize> {

@@ -1,5 +1,7 @@
 //! Neuronpedia's JSON format of features, one object per line.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use burn::tensor::DType;
 use hooklens_hooks::Record;
 use serde_json::{Value, json};
@@ -20,17 +22,34 @@ impl Dashboards<'_> {
     /// Units in Neuronpedia's JSON format, one object per line.
     pub(super) fn lines(&self, units: &[usize]) -> Result<String> {
         self.check(units)?;
-        let correlations = Correlations::of(self, units)?;
+        // Attributions need the prompts of examples.
+        let attributed = if self.heads().is_some() { units } else { &[] };
+        let examples = attributed.iter().flat_map(|unit| self.gathered[*unit].examples());
+        let wanted: BTreeSet<u32> = examples.map(|example| example.prompt).collect();
+        let (mut prompts, mut number) = (BTreeMap::new(), 0);
+        let correlations = Correlations::of(self, units, |batch| {
+            for row in batch {
+                if wanted.contains(&number) {
+                    prompts.insert(number, row.clone());
+                }
+                number += 1;
+            }
+        })?;
         let mut lines = String::new();
         for (place, unit) in units.iter().copied().enumerate() {
             let similar = correlations.of_unit(place, unit);
-            lines.push_str(&self.neuronpedia(unit, similar)?.to_string());
+            lines.push_str(&self.neuronpedia(unit, similar, &prompts)?.to_string());
             lines.push('\n');
         }
         Ok(lines)
     }
 
-    fn neuronpedia(&self, unit: usize, [features, neurons]: [Vec<Similar>; 2]) -> Result<Value> {
+    fn neuronpedia(
+        &self,
+        unit: usize,
+        [features, neurons]: [Vec<Similar>; 2],
+        prompts: &BTreeMap<u32, Vec<u32>>,
+    ) -> Result<Value> {
         let own = &self.gathered[unit];
         let text = |id: u32| token_text(self.model.tokenizer().ok(), id);
         let effects = logit_effects(self.model, &self.units, &[unit])?;
@@ -49,12 +68,14 @@ impl Dashboards<'_> {
         let ([from, to], counts) = own.histogram.range();
 
         let heads = self.heads();
-        let sources = |example: &Example| heads.map(|heads| self.sources(heads, unit, example)).transpose();
+        let sources = |example: &Example| match (heads, prompts.get(&example.prompt)) {
+            (Some(heads), Some(prompt)) => self.sources(heads, unit, example, prompt).map(Some),
+            _ => Ok(None),
+        };
         let mut activations: Vec<Value> = Vec::new();
         let mut tell = |example: &Example, [low, high, share]: [f64; 3]| -> Result<()> {
-            let row = &self.prompts[example.prompt as usize];
             let first = example.first as usize;
-            let tokens: Vec<String> = row[first..first + example.acts.len()].iter().map(|id| text(*id)).collect();
+            let tokens: Vec<String> = example.tokens.iter().map(|id| text(*id)).collect();
             let mut activation = json!({
                 "bin_min": low, "bin_max": high, "bin_contains": share, "tokens": tokens, "values": example.acts,
                 "qualifying_token_index": example.pos as usize - first,
@@ -89,7 +110,7 @@ impl Dashboards<'_> {
         Ok(json!({
             "feature_index": unit,
             "label": self.units.labels.get(unit),
-            "frac_nonzero": self.units.active(own) / self.tokens as f64,
+            "frac_nonzero": self.units.active(own) / self.seen.tokens as f64,
             "pos_str": named(&promoted), "pos_values": valued(&promoted),
             "neg_str": named(&suppressed), "neg_values": valued(&suppressed),
             "freq_hist_data_bar_values": centers(from, to, counts.len()),
@@ -106,8 +127,8 @@ impl Dashboards<'_> {
             "neuron_alignment_values": aligned.iter().map(|(_, value, _)| *value).collect::<Vec<_>>(),
             "neuron_alignment_l1": aligned.iter().map(|(.., share)| *share).collect::<Vec<_>>(),
             "decoder_weights_dist": by_head,
-            "n_prompts_total": self.prompts.len(),
-            "n_tokens_in_prompt": self.prompts.iter().map(Vec::len).max().unwrap_or(0),
+            "n_prompts_total": self.seen.prompts,
+            "n_tokens_in_prompt": self.seen.longest,
             "dataset": self.options.dataset,
             "activations": activations,
             "vector": vector,
@@ -126,9 +147,9 @@ impl Dashboards<'_> {
 
     /// Direct feature attribution: the contribution of each position in an example's window to its activation, through
     /// all heads' patterns. Positions after the token contribute nothing.
-    fn sources(&self, heads: Heads<'_>, unit: usize, example: &Example) -> Result<Vec<f32>> {
+    fn sources(&self, heads: Heads<'_>, unit: usize, example: &Example, prompt: &[u32]) -> Result<Vec<f32>> {
         let pos = example.pos as usize;
-        let prompt = self.prompts[example.prompt as usize][..=pos].to_vec();
+        let prompt = prompt[..=pos].to_vec();
         let (pattern, value) = (hook::pattern(heads.layer), hook::v(heads.layer));
         let config = self.model.config();
         if config.qk_norm_of(heads.layer).is_some_and(|norm| norm.values) {
