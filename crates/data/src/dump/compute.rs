@@ -14,8 +14,8 @@ use hooklens_model::error::Result;
 use hooklens_model::kv_cache::KeyValueCache;
 use hooklens_model::tokens::{PaddingSide, Tokens};
 
-/// Length of the common prefix of a batch's rows, if computing it separately is worth the extra forward pass. A batch
-/// of one row may share a prefix with the neighboring rows.
+/// Length of the common prefix of a batch's rows, if computing it separately is worth the extra forward pass: at least
+/// an eighth of the batch. A batch of one row may share a prefix with the neighboring rows.
 pub(super) fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<usize> {
     const LEAST_SAVED: usize = 64;
     let (alike, saved) = if batch.len() > 1 {
@@ -27,7 +27,21 @@ pub(super) fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<us
         let alike = before.max(with(batch.start..batch.end + 1));
         (alike, alike)
     };
-    (saved >= LEAST_SAVED).then_some(alike)
+    (saved >= LEAST_SAVED && saved * 8 >= padded(&rows[batch])).then_some(alike)
+}
+
+/// Number of positions of a batch, including padding.
+fn padded(batch: &[Vec<u32>]) -> usize {
+    batch.len() * batch.iter().map(Vec::len).max().unwrap_or(0)
+}
+
+/// Number of positions that are computed if rows are run in batches of `size` in this order.
+pub(super) fn positions_computed(rows: &[Vec<u32>], size: usize) -> usize {
+    let of_batch = |start: usize| {
+        let batch = start..(start + size).min(rows.len());
+        padded(&rows[batch.clone()]) - worth_sharing(rows, batch.clone()).map_or(0, |alike| alike * (batch.len() - 1))
+    };
+    (0..rows.len()).step_by(size).map(of_batch).sum()
 }
 
 impl Dump {

@@ -14,7 +14,7 @@ use std::thread;
 use hooklens_hooks::Axis;
 
 use super::batch::{Batch, FromStream, Noted, WindowEnd};
-use super::compute::worth_sharing;
+use super::compute::{positions_computed, worth_sharing};
 use super::manifest::{Manifest, Mark};
 use super::packed_folder::PackedSink;
 use super::placing::{Placing, PromptRow};
@@ -277,25 +277,20 @@ impl<M: DumpModel> Computing<'_, M> {
         let size = self.dump.batch_size;
         let first = self.done + self.rows;
         self.rows += rows.len();
-        let mut rows: Vec<(usize, CorpusRow, PromptRow)> =
-            (first..).zip(rows).map(|(number, (row, kept))| (number, row, kept)).collect();
-        // Prompts that begin alike stay together; others are sorted by length, so that little is computed for padding.
-        let first = |row: &CorpusRow| self.dump.prefix.first().or(row.tokens.first()).copied();
-        self.summary.add(rows.iter().map(|(_, row, kept)| (first(row), &row.tokens[kept.kept.clone()])), self.bos);
-        let tokens: Vec<Vec<u32>> = rows.iter().take(size).map(|(_, row, _)| row.tokens.clone()).collect();
-        let alike = shared_prefix.is_some() && !tokens.is_empty() && worth_sharing(&tokens, 0..tokens.len()).is_some();
-        if !alike {
-            rows.sort_by_key(|(_, row, _)| row.tokens.len());
-        }
+        let first_token = |row: &CorpusRow| self.dump.prefix.first().or(row.tokens.first()).copied();
+        self.summary.add(rows.iter().map(|(row, kept)| (first_token(row), &row.tokens[kept.kept.clone()])), self.bos);
         let mut tokens = Vec::with_capacity(rows.len());
-        let (mut numbers, mut places, mut kept) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, row, own) in rows {
+        let (mut places, mut kept): (Vec<Option<Place>>, Vec<PromptRow>) = (Vec::new(), Vec::new());
+        for (row, own) in rows {
             self.tokens += row.tokens.len();
             tokens.push(row.tokens);
-            numbers.push(number);
             places.push(row.place);
             kept.push(own);
         }
+        let order = order(&mut tokens, size, shared_prefix.is_some());
+        let numbers: Vec<usize> = order.iter().map(|row| first + row).collect();
+        let places: Vec<Option<Place>> = order.iter().map(|row| places[*row].take()).collect();
+        let kept: Vec<PromptRow> = order.iter().map(|row| kept[*row].clone()).collect();
         if tokens.is_empty() {
             let placing = Placing::new(Vec::new(), self.dump.padding_side, 0, &self.dump.positions);
             let stream = FromStream { numbers: Vec::new(), places: Vec::new(), end: Some(end) };
@@ -308,8 +303,7 @@ impl<M: DumpModel> Computing<'_, M> {
             let mut placing =
                 Placing::new(kept[own.clone()].to_vec(), self.dump.padding_side, prefix_len, &self.dump.positions);
             let seen = &mut |seen: Seen<'_>| watcher(SeenInStream::Dump(seen));
-            let worth = if alike { worth_sharing(&tokens, own.clone()) } else { None };
-            let computed = match (&mut shared_prefix, worth) {
+            let computed = match (&mut shared_prefix, worth_sharing(&tokens, own.clone())) {
                 (Some(shared_prefix), Some(shared)) => {
                     placing.padded_right();
                     self.dump.compute_shared(self.model, batch, shared_prefix, shared, seen)?
@@ -346,6 +340,19 @@ impl<M: DumpModel> Computing<'_, M> {
         let non_finite = self.non_finite.clone();
         self.writer.send(Batch { number: 0, first_row, placing, tensors, non_finite, stream: Some(stream) })
     }
+}
+
+/// Puts rows into the order in which batches of `size` compute fewer positions, and returns it: by length, so that
+/// little is computed for padding, or as they are, if batches of rows that begin alike can share their prefixes.
+fn order(rows: &mut Vec<Vec<u32>>, size: usize, shares: bool) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|row| rows[*row].len());
+    let sorted: Vec<Vec<u32>> = order.iter().map(|row| rows[*row].clone()).collect();
+    if shares && positions_computed(rows, size) < positions_computed(&sorted, size) {
+        return (0..rows.len()).collect();
+    }
+    *rows = sorted;
+    order
 }
 
 /// Names the prompt that an error is about.
