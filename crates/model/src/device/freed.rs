@@ -14,12 +14,11 @@
 pub fn retain_freed_memory() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        // Larger blocks are mapped separately and returned on free. This is the largest threshold that glibc accepts.
-        const OWN: libc::c_int = 32 << 20;
         // SAFETY: `mallopt` accepts any numbers, returns 0 for those it rejects, and locks what it changes.
         #[allow(unsafe_code, reason = "measured: benches/RESULTS.md")]
         let set = |parameter, value| unsafe { libc::mallopt(parameter, value) == 1 };
-        set(libc::M_MMAP_THRESHOLD, OWN) && set(libc::M_TRIM_THRESHOLD, -1)
+        // Blocks that are mapped separately would be returned when they are freed.
+        set(libc::M_MMAP_MAX, 0) && set(libc::M_TRIM_THRESHOLD, -1)
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     false
