@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use burn::tensor::{Device, Tensor, TensorData};
@@ -68,6 +69,18 @@ pub struct ActivationStore {
     shard: Option<Shard>,
     epochs: Option<u64>,
     start: u64,
+    /// The opened files, if they are kept.
+    kept: Option<Arc<OnceLock<Arc<Opened>>>>,
+}
+
+/// The files of a store.
+#[derive(Debug)]
+struct Opened {
+    files: Vec<StoredFile>,
+    ranges: Vec<Range>,
+    /// Number of tokens, without padding, and the hash of all tokens.
+    tokens: usize,
+    hash: u128,
 }
 
 /// A batch of vectors, with the same tokens at every point.
@@ -112,7 +125,7 @@ struct Range {
 /// Settings and file ranges of the reading thread.
 #[derive(Debug)]
 struct Reading {
-    files: Vec<StoredFile>,
+    opened: Arc<Opened>,
     ranges: Vec<Range>,
     left_out: Vec<u32>,
     seed: u64,
@@ -140,6 +153,7 @@ impl ActivationStore {
             shard: None,
             epochs: Some(1),
             start: 0,
+            kept: None,
         }
     }
 
@@ -164,6 +178,12 @@ impl ActivationStore {
     /// Skips vectors at these tokens, such as the beginning-of-sequence token.
     pub fn exclude_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.left_out = tokens.into_iter().collect();
+        self.forgetting()
+    }
+
+    /// Forgets opened files after a change of what is read from them.
+    fn forgetting(mut self) -> Self {
+        self.kept = self.kept.map(|_| Arc::default());
         self
     }
 
@@ -253,13 +273,9 @@ impl ActivationStore {
     /// serve.
     pub fn batches(&self) -> Result<Batches> {
         self.model()?;
-        let (mut files, mut ranges) = (Vec::new(), Vec::new());
-        self.each_file(|file, tokens| {
-            ranges.extend(self.ranges(files.len(), &file, &tokens));
-            files.push(file);
-        })?;
-        let widths = files.first().map_or(Vec::new(), |file| file.widths().collect());
-        let ranges = self.own(ranges);
+        let opened = self.opened()?;
+        let widths = opened.files.first().map_or(Vec::new(), |file| file.widths().collect());
+        let ranges = self.own(opened.ranges.clone());
         let of_epoch = ranges.iter().map(|range| range.vectors as u64).sum();
         if of_epoch == 0 {
             let what = format!(
@@ -270,7 +286,7 @@ impl ActivationStore {
         }
         let (left_out, seed, buffer, epochs) = (self.left_out.clone(), self.seed, self.buffer, self.epochs);
         let at_once = self.at_once();
-        let reading = Reading { files, ranges, left_out, seed, buffer, epochs, at_once };
+        let reading = Reading { opened, ranges, left_out, seed, buffer, epochs, at_once };
         let start = self.start;
         // The channel has no buffer: one chunk is served while the next is read.
         let (sender, chunks) = sync_channel(0);
@@ -285,8 +301,11 @@ impl ActivationStore {
         if self.dumps.iter().any(|dump| is_url(dump)) { AT_ONCE } else { AT_ONCE_HERE }
     }
 
-    /// Calls `look` with every file and its tokens. Fails if there is no file.
-    fn each_file(&self, mut look: impl FnMut(StoredFile, Vec<Option<u32>>)) -> Result<()> {
+    /// Opens all files and reads their tokens, or returns the files that were kept. Fails if there is no file.
+    fn opened(&self) -> Result<Arc<Opened>> {
+        if let Some(opened) = self.kept.as_ref().and_then(|kept| kept.get()) {
+            return Ok(opened.clone());
+        }
         let (mut parts, mut rows_before) = (Vec::new(), 0);
         for dump in &self.dumps {
             let (files, rows) = files_of(dump)?;
@@ -297,38 +316,50 @@ impl ActivationStore {
                 None => StoredFile::open(dump, &[])?.rows(),
             };
         }
-        let opened = |part: &Part| -> Result<(StoredFile, Vec<Option<u32>>)> {
+        let open = &|part: &Part| -> Result<(StoredFile, Vec<Range>, Vec<u8>, usize)> {
             let mut file = StoredFile::open(&part.path, &self.points)?;
             file.first_row = part.first_row;
             let tokens = file.tokens()?;
-            Ok((file, tokens))
+            let ranges = self.ranges(&file, &tokens);
+            let bytes = tokens.iter().flat_map(|token| token.map_or(-1, i64::from).to_le_bytes()).collect();
+            Ok((file, ranges, bytes, tokens.iter().flatten().count()))
         };
         let at_once = self.at_once();
-        let mut widths: Option<Vec<usize>> = None;
+        let mut opened = Opened { files: Vec::new(), ranges: Vec::new(), tokens: 0, hash: 0 };
+        let mut hash = Xxh3::new();
         for parts in parts.chunks(4 * at_once) {
-            for (part, opened) in parts.iter().zip(together(parts, at_once, opened)) {
-                let (file, tokens) = opened?;
-                let widths = widths.get_or_insert_with(|| file.widths().collect());
-                let differs = widths.iter().zip(file.widths()).zip(&self.points).find(|((a, b), _)| *a != b);
+            for (part, one) in parts.iter().zip(together(parts, at_once, open)) {
+                let (file, ranges, bytes, tokens) = one?;
+                let first = opened.files.first().unwrap_or(&file);
+                let differs = first.widths().zip(file.widths()).zip(&self.points).find(|((a, b), _)| *a != *b);
                 if let Some(((first, own), point)) = differs {
                     let reason = format!("vectors of `{point}` have width {own}, but width {first} in another file");
                     return Err(DumpError::Refused { path: part.path.clone(), reason }.into());
                 }
-                look(file, tokens);
+                let number = opened.files.len();
+                opened.ranges.extend(ranges.into_iter().map(|range| Range { file: number, ..range }));
+                opened.files.push(file);
+                opened.tokens += tokens;
+                hash.update(&bytes);
             }
         }
-        match widths {
-            None => Err(InputError::Empty { what: "the list of dumps".into() }.into()),
-            Some(_) => Ok(()),
+        if opened.files.is_empty() {
+            return Err(InputError::Empty { what: "the list of dumps".into() }.into());
         }
+        opened.hash = hash.digest128();
+        let opened = Arc::new(opened);
+        Ok(match &self.kept {
+            Some(kept) => kept.get_or_init(|| opened).clone(),
+            None => opened,
+        })
     }
 
     /// Ranges of a file. Masks are small, so the number of vectors in each range is known before any vector is read.
-    fn ranges(&self, number: usize, file: &StoredFile, tokens: &[Option<u32>]) -> Vec<Range> {
+    fn ranges(&self, file: &StoredFile, tokens: &[Option<u32>]) -> Vec<Range> {
         let together = (PIECE / file.bytes_a_place().max(1)).clamp(1, u32::MAX as usize);
         let range = |(part, tokens): (usize, &[Option<u32>])| {
             let vectors = tokens.iter().filter(|token| is_served(token, &self.left_out)).count();
-            Range { file: number, first: part * together, places: tokens.len(), vectors }
+            Range { file: 0, first: part * together, places: tokens.len(), vectors }
         };
         tokens.chunks(together).enumerate().map(range).collect()
     }
@@ -369,6 +400,11 @@ pub trait DescribeStore: Sized {
 
     /// Replaces the points.
     fn of(self, points: &[String]) -> Self;
+
+    /// Keeps the files open, for this store and its clones: files that are added to the dumps later are not read, and
+    /// opening files takes time only once.
+    #[must_use]
+    fn keeping_files(self) -> Self;
 }
 
 impl DescribeStore for ActivationStore {
@@ -396,27 +432,28 @@ impl DescribeStore for ActivationStore {
     }
 
     fn described(&self) -> Result<Value> {
-        let (mut hash, mut count, mut files) = (Xxh3::new(), 0, 0);
-        self.each_file(|_, tokens| {
-            files += 1;
-            for token in tokens {
-                hash.update(&token.map_or(-1, i64::from).to_le_bytes());
-                count += usize::from(token.is_some());
-            }
-        })?;
+        let opened = self.opened()?;
         let known = |model: DumpedModel| model.fingerprint.or(model.identity);
         let models: Vec<String> = self.models()?.into_iter().flatten().filter_map(known).collect();
         Ok(json!({
-            "tokens": count,
-            "files": files,
-            "hash": format!("{:032x}", hash.digest128()),
+            "tokens": opened.tokens,
+            "files": opened.files.len(),
+            "hash": format!("{:032x}", opened.hash),
             "exclude_tokens": self.left_out,
             "models": models,
         }))
     }
 
     fn of(mut self, points: &[String]) -> Self {
+        if self.points == points {
+            return self;
+        }
         self.points = points.to_vec();
+        self.forgetting()
+    }
+
+    fn keeping_files(mut self) -> Self {
+        self.kept = Some(Arc::default());
         self
     }
 }
@@ -479,7 +516,7 @@ impl Reading {
     fn chunk(&self, ranges: &[Range], mut random: ChaCha8Rng, served: usize) -> Result<Chunk> {
         let mut pieces = Vec::with_capacity(ranges.len());
         let mut order = Vec::new();
-        let read = |range: &Range| self.files[range.file].piece(range.first, range.places);
+        let read = |range: &Range| self.opened.files[range.file].piece(range.first, range.places);
         for (number, piece) in together(ranges, self.at_once, read).into_iter().enumerate() {
             let piece = piece?;
             let served = piece.tokens.iter().enumerate().filter(|(_, token)| is_served(token, &self.left_out));
@@ -487,7 +524,7 @@ impl Reading {
             order.extend(served.map(|(place, _)| [number as u32, place as u32]));
             // Positions for resuming depend on these counts.
             if order.len() - before != ranges[number].vectors {
-                return Err(self.files[ranges[number].file].changed());
+                return Err(self.opened.files[ranges[number].file].changed());
             }
             pieces.push(piece);
         }

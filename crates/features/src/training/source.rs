@@ -93,13 +93,15 @@ impl FromDumps {
     pub(super) fn new<P: AsRef<Path>>(dumps: impl IntoIterator<Item = P>, left_out: &[u32]) -> Self {
         let none: [&str; 0] = [];
         let store = ActivationStore::new(dumps, none).exclude_tokens(left_out.iter().copied()).endless();
+        let store = store.keeping_files();
         Self { store, batches: None, further: Further::default() }
     }
 }
 
 impl Source for FromDumps {
     fn widths(&mut self, points: &[String]) -> Result<BTreeMap<String, usize>> {
-        self.store.clone().of(points).widths()
+        self.store = self.store.clone().of(points);
+        self.store.widths()
     }
 
     fn origin(&mut self) -> Result<Origin> {
