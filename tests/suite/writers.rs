@@ -102,6 +102,24 @@ fn conversions_are_never_mixed() {
     }
 }
 
+/// A dictionary replaces a set of transcoders in its folder, and a set a dictionary.
+#[test]
+fn other_layouts_are_replaced() {
+    let place = tempfile::tempdir().unwrap();
+    std::fs::write(place.path().join("labels.csv"), "latent,label\n3,names\n").unwrap();
+    let convert = |given: &str, out: &str| {
+        let labels: &[&str] = if given.ends_with("sae") { &["--labels", "labels.csv"] } else { &[] };
+        let arguments = [&["features", "convert", given, "--out", out][..], labels].concat();
+        let output = command(place.path(), &arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        contents(&place.path().join(out))
+    };
+    let (one, set) = (convert("embedded:ioi-sae", "one"), convert("embedded:ioi-transcoders", "set"));
+    assert!(one.contains_key("labels.json") && set.contains_key("config.yaml"));
+    assert!(convert("embedded:ioi-transcoders", "one") == set);
+    assert!(convert("embedded:ioi-sae", "one") == one);
+}
+
 /// If several graphs store their rows in one folder, only one is computed at a time.
 #[test]
 fn one_graph_at_a_time_keeps_rows_in_a_folder() {
@@ -211,7 +229,14 @@ fn saved_models_replace_others_together() {
     let [first, second] =
         ["embedded:induction", "embedded:ioi"].map(|name| HookedTransformer::from_pretrained(name).unwrap());
     first.save_pretrained(place.path()).unwrap();
+    // These win over what is saved, or are read beside it.
+    for name in ["chat_template.jinja", "added_tokens.json", "special_tokens_map.json"] {
+        std::fs::write(place.path().join(name), "{}").unwrap();
+    }
     second.save_pretrained(place.path()).unwrap();
+    let files =
+        ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+    assert!(contents(place.path()).keys().eq(files), "{:?}", contents(place.path()).keys());
     let again = HookedTransformer::from_pretrained(place.path().display().to_string()).unwrap();
     assert_eq!(again.fingerprint().unwrap(), second.fingerprint().unwrap());
 }

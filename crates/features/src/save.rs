@@ -23,6 +23,10 @@ use hooklens_model::model::Hashed;
 
 /// The version of SAELens whose format is written.
 const VERSION: &str = "6.54.12";
+/// Description of a set of transcoders.
+const SET: &str = "config.yaml";
+/// Files of a single dictionary.
+const SINGLE: [&str; 3] = ["cfg.json", "sae_weights.safetensors", "labels.json"];
 /// Key of a hash that is stored both in weight files and in their description, to detect a folder that mixes files of
 /// two dictionaries.
 pub(crate) const WEIGHTS: &str = "hooklens_weights";
@@ -32,8 +36,8 @@ pub(crate) const WRITER: &str = "hooklens_version";
 impl Dictionary {
     /// Saves `cfg.json` and `sae_weights.safetensors` in SAELens's format to a folder, creating it if needed. Both
     /// SAELens and [`Dictionary::open`] can read it. Factors that the format does not support are folded into the
-    /// weights. Labels are saved in `labels.json`. The files of an earlier dictionary are replaced all at once. If
-    /// saving fails, they are all kept.
+    /// weights. Labels are saved in `labels.json`. The files of an earlier dictionary or set are replaced all at
+    /// once. If saving fails, they are all kept.
     ///
     /// ```
     /// # use hooklens::features::{Dictionary, DictionaryWeights};
@@ -197,25 +201,14 @@ fn add_tensors(files: &mut Together, path: &Path, tensors: &[(String, Activation
 impl Transcoders {
     /// Saves `config.yaml` and one file per layer (two for a cross-layer transcoder) in circuit-tracer's format to a
     /// folder, creating it if needed. Both circuit-tracer and [`Transcoders::open`] can read it. Labels are saved in
-    /// `labels_0.json` and so on. The files of an earlier set are replaced all at once. If saving fails, they are all
-    /// kept.
+    /// `labels_0.json` and so on. The files of an earlier set or dictionary are replaced all at once. If saving fails,
+    /// they are all kept.
     ///
     /// # Errors
     /// [`FeatureError::Kind`] for dictionaries that the format does not support; also fails if the folder cannot be
     /// written, or if another process is writing to it.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
         save(folder.as_ref(), |files| self.add_files(folder.as_ref(), files))
-    }
-
-    /// Removes files of a set with more layers or of the other kind, which would otherwise be read as part of this one.
-    fn remove_others(&self, folder: &Path, files: &mut Together) {
-        let own: &[&str] = if self.is_cross_layer() { &["W_enc", "W_dec"] } else { &["layer"] };
-        for name in ["W_enc", "W_dec", "layer"] {
-            let first = if own.contains(&name) { self.layers().len() } else { 0 };
-            let numbered = numbered(folder, &format!("{name}_"));
-            numbered.into_iter().filter(|(layer, _)| *layer >= first).for_each(|(_, path)| files.remove(&path));
-        }
-        Labels::remove_from(folder, self.layers().len(), files);
     }
 
     /// The contents of `config.yaml`.
@@ -299,6 +292,17 @@ impl Transcoders {
     }
 }
 
+/// Removes the weights and labels of a set of transcoders, which would otherwise be read as part of what is saved, but
+/// keeps the first `layers` of the files with these names.
+fn remove_set(folder: &Path, layers: usize, kept: &[&str], files: &mut Together) {
+    for name in ["W_enc", "W_dec", "layer"] {
+        let first = if kept.contains(&name) { layers } else { 0 };
+        let numbered = numbered(folder, &format!("{name}_"));
+        numbered.into_iter().filter(|(layer, _)| *layer >= first).for_each(|(_, path)| files.remove(&path));
+    }
+    Labels::remove_from(folder, layers, files);
+}
+
 /// Files of dictionaries and transcoders: commands write them together with other files, and compare them by hash.
 pub trait DictionaryFiles {
     /// Adds the files to a set of files for the same folder, the description last.
@@ -342,6 +346,8 @@ impl DictionaryFiles for Dictionary {
         let mut cfg = folded.saelens_config()?;
         let weights = add_tensors(files, &folder.join("sae_weights.safetensors"), &folded.saelens_tensors()?)?;
         self.labels.add(folder, files)?;
+        remove_set(folder, 0, &[], files);
+        files.remove(&folder.join(SET));
         cfg["metadata"][WEIGHTS] = weights.into();
         add_file(files, &folder.join("cfg.json"), format!("{cfg:#}\n").as_bytes())
     }
@@ -393,10 +399,12 @@ impl DictionaryFiles for Transcoders {
             }
             own.labels().add_of_layer(folder, layer, files)?;
         }
-        self.remove_others(folder, files);
+        let kept: &[&str] = if self.is_cross_layer() { &["W_enc", "W_dec"] } else { &["layer"] };
+        remove_set(folder, self.layers().len(), kept, files);
+        SINGLE.iter().for_each(|name| files.remove(&folder.join(name)));
         writeln!(config, "{WRITER}: {}", Value::from(env!("CARGO_PKG_VERSION"))).ok();
         writeln!(config, "{WEIGHTS}: {}", Value::from(weights)).ok();
-        add_file(files, &folder.join("config.yaml"), config.as_bytes())
+        add_file(files, &folder.join(SET), config.as_bytes())
     }
 
     fn fingerprint(&self) -> Result<String> {

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use hooklens_hooks::{Activation, Together, write_safetensors_to};
+use hooklens_hooks::{Activation, FolderLock, Together, write_safetensors_to};
 
 use crate::families;
 use crate::weight_files::{Layout, StoredTensor};
@@ -33,15 +33,32 @@ pub trait SavePretrained {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// A tokenizer and chat templates that another model left in the folder are removed.
+    ///
     /// # Errors
-    /// Fails if the folder or a file cannot be written.
+    /// Fails if the folder or a file cannot be written, or if another process is writing to the folder.
     fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()>;
 }
+
+/// Files that a tokenizer is read from: two that are written, three that are read beside these, and those of other
+/// kinds of tokenizers.
+const TOKENIZER: [&str; 9] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.txt",
+    "vocab.json",
+    "source.spm",
+    "target.spm",
+];
 
 impl SavePretrained for HookedTransformer {
     fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
         fs::create_dir_all(folder).map_err(load_errors::cant_write(folder))?;
+        let _lock = FolderLock::take(folder).map_err(|e| load_errors::cant_write(folder)(std::io::Error::other(e)))?;
         let extra_biases = has_extra_biases(self);
         let table = families::native_weights(self.config(), extra_biases);
         let mut tensors: Vec<(String, Activation)> = Vec::new();
@@ -98,6 +115,11 @@ impl SavePretrained for HookedTransformer {
         if generation.is_empty() {
             files.remove(&folder.join("generation_config.json"));
         }
+        // Another model's files would be read as this model's.
+        let stale = if self.tokenizer().is_ok() { &TOKENIZER[2..5] } else { &TOKENIZER[..] };
+        stale.iter().for_each(|name| files.remove(&folder.join(name)));
+        let templates = fs::read_dir(folder.join("additional_chat_templates")).into_iter().flatten().flatten();
+        templates.for_each(|file| files.remove(&file.path()));
         Ok(files.finish().map_err(load_errors::cant_write(folder))?)
     }
 }
