@@ -155,6 +155,11 @@ fn saelens_settings_are_applied_or_refused() {
     }
     assert_golden("legacy-standard", &legacy(&|cfg| cfg["activation_fn_str"] = Value::Null).unwrap(), "null");
 
+    for value in [Value::Null, json!(3)] {
+        let message = refused(legacy(&|cfg| cfg["architecture"] = value.clone()));
+        assert!(message.contains(&format!("`architecture` is {value}, not a name")), "{message}");
+    }
+
     // k is a setting or an argument of the activation function, in either layout.
     let top_k = |name: &'static str, change: &dyn Fn(&mut Value)| {
         let folder = changed(name, "cfg.json", change);

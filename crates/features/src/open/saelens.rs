@@ -77,7 +77,11 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
     }
     metadata.shift_remove(WRITER);
 
-    let name = text("architecture").unwrap_or("standard");
+    let name = match cfg.get("architecture") {
+        None => "standard",
+        Some(Value::String(name)) => name,
+        Some(other) => return Err(found.wrong(format!("`architecture` is {other}, not a name")).into()),
+    };
     check_activation(found, &cfg, name)?;
     for said in [cfg.get("seqpos_slice"), metadata.get("seqpos_slice")].into_iter().flatten() {
         check_positions(found, said)?;
