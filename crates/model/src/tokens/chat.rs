@@ -115,7 +115,7 @@ const MOST_STEPS: u64 = 10_000_000;
 /// Maximum length of a conversation's text, in bytes.
 const LONGEST_TEXT: usize = 1 << 26;
 
-/// Maximum width accepted by the `indent` filter.
+/// Maximum width accepted by the filters `indent`, `batch`, `slice` and `format`.
 const WIDEST: usize = 1_000;
 
 /// Output buffer with a maximum length.
@@ -154,6 +154,9 @@ fn environment() -> Environment<'static> {
     environment.add_filter("tojson", tojson);
     environment.add_filter("indent", indent);
     environment.add_filter(UNBOUNDED_INDENT, minijinja::filters::indent);
+    environment.add_filter("batch", batch);
+    environment.add_filter("slice", slice);
+    environment.add_filter("format", format);
     environment.set_fuel(Some(MOST_STEPS));
     environment
 }
@@ -175,6 +178,35 @@ fn tojson(value: Value, ensure_ascii: Option<bool>, indent: Option<Value>, named
     style.json(&value)
 }
 
+/// Fails if a filter would reserve memory for more than [`WIDEST`] items or characters.
+fn check_width(filter: &str, width: usize) -> Result<(), Error> {
+    if width <= WIDEST {
+        return Ok(());
+    }
+    let reason = format!("`{filter}` by {width} exceeds the maximum of {WIDEST}");
+    Err(Error::new(ErrorKind::InvalidOperation, reason))
+}
+
+/// Jinja's `batch` filter with a maximum count.
+fn batch(state: &State<'_, '_>, value: Value, count: usize, fill: Option<Value>) -> Result<Value, Error> {
+    check_width("batch", count)?;
+    minijinja::filters::batch(state, value, count, fill)
+}
+
+/// Jinja's `slice` filter with a maximum count.
+fn slice(state: &State<'_, '_>, value: Value, count: usize, fill: Option<Value>) -> Result<Value, Error> {
+    check_width("slice", count)?;
+    minijinja::filters::slice(state, value, count, fill)
+}
+
+/// Jinja's `format` filter with a maximum width.
+fn format(state: &State<'_, '_>, text: &Value, arguments: Rest<Value>) -> Result<Value, Error> {
+    let numbers = text.as_str().unwrap_or_default().split(|char: char| !char.is_ascii_digit());
+    let widest = numbers.filter(|digits| !digits.is_empty()).map(|digits| digits.parse().unwrap_or(usize::MAX)).max();
+    check_width("format", widest.unwrap_or(0))?;
+    minijinja::filters::format(state, text, arguments)
+}
+
 /// Name of minijinja's own `indent` filter, which accepts any width.
 const UNBOUNDED_INDENT: &str = "indent of any width";
 
@@ -182,10 +214,7 @@ const UNBOUNDED_INDENT: &str = "indent of any width";
 fn indent(state: &State<'_, '_>, arguments: Rest<Value>) -> Result<Value, Error> {
     for argument in arguments.iter().skip(1) {
         let width = if argument.is_kwargs() { argument.get_attr("width")? } else { argument.clone() };
-        if width.as_usize().is_some_and(|width| width > WIDEST) {
-            let reason = format!("`indent` by {width} exceeds the maximum of {WIDEST}");
-            return Err(Error::new(ErrorKind::InvalidOperation, reason));
-        }
+        check_width("indent", width.as_usize().unwrap_or(0))?;
     }
     state.apply_filter(UNBOUNDED_INDENT, &arguments)
 }
