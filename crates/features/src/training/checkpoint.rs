@@ -24,6 +24,8 @@ use hooklens_model::error::{Result, load_errors};
 const STATE: &str = "trainings";
 /// Metadata key of the description of the data.
 const DATA: &str = "data";
+/// Metadata key of the hash of the prompts read so far.
+const SEEN: &str = "prompts_read";
 /// Name of the last tensor: tensors with one-byte elements come after all others.
 const CHECKSUM: &str = "checksum";
 const CHECKSUM_LEN: usize = size_of::<u128>();
@@ -65,8 +67,15 @@ impl View for Stored<'_> {
     }
 }
 
-/// Saves the state and logs of all dictionaries in training to one file, atomically.
-pub(super) fn save(path: &Path, trainers: &mut [Trainer], logs: &[Vec<Step>], data: &Value) -> Result<()> {
+/// Saves the state and logs of all dictionaries in training to one file, atomically. `seen` identifies the prompts read
+/// so far.
+pub(super) fn save(
+    path: &Path,
+    trainers: &mut [Trainer],
+    logs: &[Vec<Step>],
+    data: &Value,
+    seen: Option<String>,
+) -> Result<()> {
     let state = |(trainer, log): (&Trainer, &Vec<Step>)| {
         json!({
             "settings": trainer.settings.described(),
@@ -78,8 +87,9 @@ pub(super) fn save(path: &Path, trainers: &mut [Trainer], logs: &[Vec<Step>], da
         })
     };
     let states: Vec<Value> = trainers.iter().zip(logs).map(state).collect();
-    let metadata =
-        HashMap::from([(STATE.to_string(), Value::from(states).to_string()), (DATA.to_string(), data_text(data))]);
+    let metadata = [(STATE, Value::from(states).to_string()), (DATA, data_text(data))].into_iter();
+    let metadata = metadata.chain(seen.map(|seen| (SEEN, seen))).map(|(key, value)| (key.to_string(), value));
+    let metadata: HashMap<String, String> = metadata.collect();
     let mut tensors = vec![(CHECKSUM.to_string(), Stored::Checksum)];
     for (place, trainer) in trainers.iter_mut().enumerate() {
         for (name, parameter) in trainer.named() {
@@ -113,11 +123,12 @@ fn is_whole(bytes: &[u8]) -> bool {
     hash.digest128() == u128::from_le_bytes(*checksum)
 }
 
-/// Restores the state of the dictionaries in training from a file, and returns their logs.
+/// Restores the state of the dictionaries in training from a file. Returns their logs, and what identifies the prompts
+/// read so far.
 ///
 /// # Errors
 /// Fails if the file is damaged, or belongs to a run with other settings or data.
-pub(super) fn restore(path: &Path, trainers: &mut [Trainer], data: &Value) -> Result<Vec<Vec<Step>>> {
+pub(super) fn restore(path: &Path, trainers: &mut [Trainer], data: &Value) -> Result<(Vec<Vec<Step>>, Option<String>)> {
     let wrong =
         |reason: String| hooklens_model::error::Error::from(FeatureError::Setting { path: path.into(), reason });
     let bytes = regular::read_tensors(path).map_err(load_errors::cant_read(path))?;
@@ -180,7 +191,7 @@ pub(super) fn restore(path: &Path, trainers: &mut [Trainer], data: &Value) -> Re
         };
         logs.push(log.iter().map(step).collect::<Option<Vec<_>>>().ok_or_else(unknown)?);
     }
-    Ok(logs)
+    Ok((logs, metadata.and_then(|metadata| metadata.get(SEEN)).cloned()))
 }
 
 #[cfg(test)]
@@ -204,9 +215,9 @@ mod tests {
         let step = Step::from_numbers(&[3.0, 6000.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]).unwrap();
         let logs = vec![vec![], vec![step]];
         let data = Value::from("data");
-        save(&path, &mut saved, &logs, &data).unwrap();
+        save(&path, &mut saved, &logs, &data, Some("read".into())).unwrap();
         let mut read = trainers();
-        assert_eq!(restore(&path, &mut read, &data).unwrap(), logs);
+        assert_eq!(restore(&path, &mut read, &data).unwrap(), (logs, Some("read".into())));
         assert_eq!((read[1].step, read[1].tokens, read[1].scales[0]), (3, 6000, 1.25));
         for (saved, read) in saved.iter_mut().zip(&mut read) {
             let values = |trainer: &mut Trainer| -> Vec<Vec<f32>> {

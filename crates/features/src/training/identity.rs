@@ -71,7 +71,10 @@ pub(super) fn data_text(data: &Value) -> String {
         };
         let files: Vec<String> = files.iter().map(file).collect();
         let (model, parts) = (text("model"), after("with", &list("parts")));
-        return format!("the prompts of {}, without [{without}], in the model {model}{parts}", files.join(", "));
+        let tokenization = data["tokenization"].as_object().into_iter().flatten();
+        let tokenization: Vec<String> = tokenization.map(|(name, value)| format!("{name} {value}")).collect();
+        let (files, tokenized) = (files.join(", "), after("tokenized with", &tokenization));
+        return format!("the prompts of {files}{tokenized}, without [{without}], in the model {model}{parts}");
     }
     match (data, data.get("files")) {
         (Value::String(text), _) => text.clone(),

@@ -230,17 +230,22 @@ impl TrainingRun {
         if let Some(path) = &saved {
             check_own_file(path).map_err(load_errors::cant_write(path))?;
         }
-        // Identifying the data requires reading all of it, so it is done only for checkpoints.
+        // Identifying a dump requires reading its tokens, so it is done only for checkpoints.
         let data = if saved.is_some() { source.described()? } else { Value::Null };
         let serving = Serving { seed: first.seed, batch: first.batch, buffer: first.batch * first.buffer };
+        let mut seen = None;
         let done = match &saved {
             Some(path) if self.resume && path.exists() => {
-                logs = checkpoint::restore(path, &mut trainers, &data)?;
+                (logs, seen) = checkpoint::restore(path, &mut trainers, &data)?;
                 trainers.iter().map(|trainer| trainer.tokens).max().unwrap_or(0)
             }
             _ => 0,
         };
         source.begin(&points, serving, done)?;
+        if let (Some(path), true) = (&saved, seen.is_some() && seen != source.seen()) {
+            let reason = "the prompts that were read have changed since it was written; remove it to restart training";
+            return Err(FeatureError::Setting { path: path.clone(), reason: reason.into() }.into());
+        }
         if done == 0 {
             let held = source.first()?;
             for trainer in &mut trainers {
@@ -269,13 +274,13 @@ impl TrainingRun {
                 }
                 progress(place, &step);
             }
-            let seen = trainers.iter().map(|trainer| trainer.tokens).max().unwrap_or(0);
+            let tokens = trainers.iter().map(|trainer| trainer.tokens).max().unwrap_or(0);
             let stop = self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
             if let (Some(path), Some(at)) = (&saved, next)
-                && (seen >= at || stop)
+                && (tokens >= at || stop)
             {
-                checkpoint::save(path, &mut trainers, &logs, &data)?;
-                next = self.checkpoints.as_ref().map(|(_, every)| (seen / every + 1) * every);
+                checkpoint::save(path, &mut trainers, &logs, &data, source.seen())?;
+                next = self.checkpoints.as_ref().map(|(_, every)| (tokens / every + 1) * every);
             }
             if stop {
                 break;

@@ -8,6 +8,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::splice::host;
 use hooklens_data::corpus::{RowIter, RowSource};
@@ -34,6 +35,9 @@ pub(super) trait Source {
 
     /// Identifies the activations: the model, the tokens, and the excluded tokens.
     fn described(&mut self) -> Result<Value>;
+
+    /// Hash of the prompts read so far, if [`Source::described`] does not identify them.
+    fn seen(&self) -> Option<String>;
 
     /// Prepares to serve these points, continuing after `done` tokens.
     fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()>;
@@ -116,6 +120,10 @@ impl Source for FromDumps {
         self.store.described()
     }
 
+    fn seen(&self) -> Option<String> {
+        None
+    }
+
     fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()> {
         self.store = self.store.clone().of(points).seed(serving.seed).buffer(serving.buffer);
         self.batches = Some(self.store.clone().batch_size(serving.batch).starting_at(done as u64).batches()?);
@@ -174,8 +182,9 @@ pub(super) struct FromModel<'m> {
     order: Vec<u32>,
     /// Rest of the piece at the current place.
     rest: Option<RowIter<'m>>,
-    /// Number of times the buffer was filled.
+    /// Number of times the buffer was filled, and hash of the rows that were read for it.
     fills: u64,
+    seen: u64,
     held: Rows,
     /// Indices of tokens in the order in which they are served, and the number served.
     places: Vec<usize>,
@@ -196,7 +205,7 @@ struct RowPlace {
 impl<'m> FromModel<'m> {
     pub(super) fn new(model: &'m HookedTransformer, prompts: &'m dyn RowSource, left_out: &'m [u32]) -> Result<Self> {
         let (points, serving, order, held, places, further) = Default::default();
-        let (place, rest, fills, served) = (RowPlace::default(), None, 0, 0);
+        let (place, rest, fills, seen, served) = (RowPlace::default(), None, 0, 0, 0);
         let mut made = Self {
             model,
             prompts,
@@ -207,6 +216,7 @@ impl<'m> FromModel<'m> {
             order,
             rest,
             fills,
+            seen,
             held,
             places,
             served,
@@ -316,6 +326,10 @@ impl<'m> FromModel<'m> {
                 self.prompts.begin_pass(next.epoch + 1);
                 continue;
             }
+            for row in &rows {
+                let ids = row.iter().flat_map(|id| id.to_le_bytes());
+                self.seen = xxh3_64(&self.seen.to_le_bytes().into_iter().chain(ids).collect::<Vec<u8>>());
+            }
             let own = self.count(&rows);
             if wanted && own > 0 {
                 for (point, rows) in self.read(&rows)? {
@@ -373,6 +387,10 @@ impl Source for FromModel<'_> {
         Ok(described)
     }
 
+    fn seen(&self) -> Option<String> {
+        Some(format!("{:016x}", self.seen))
+    }
+
     fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()> {
         (self.points, self.serving) = (points.to_vec(), serving);
         // The order depends on the seed.
@@ -380,12 +398,12 @@ impl Source for FromModel<'_> {
         self.go_to(RowPlace::default())?;
         let mut left = done;
         while left > 0 {
-            let before = (self.place, self.fills);
+            let before = (self.place, self.fills, self.seen);
             let there = self.fill(false)?;
             let usable = self.usable(there);
             if left < usable {
                 self.go_to(before.0)?;
-                self.fills = before.1;
+                (self.fills, self.seen) = (before.1, before.2);
                 self.fill(true)?;
                 self.served = left;
                 return Ok(());
