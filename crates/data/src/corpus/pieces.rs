@@ -18,7 +18,7 @@ use hooklens_io::object_stores::is_url;
 
 /// Largest and smallest number of bytes of a piece of a file of lines, and how many pieces a corpus has if it is not very
 /// large or very small: more than there are tasks.
-const PIECE: (u64, u64) = (32 << 10, 64);
+const PIECE: (u64, u64) = (32 << 10, 2);
 const PIECES: u64 = 8192;
 /// Largest number of bytes of a piece in an object store, where each piece is a request.
 const REQUEST: u64 = 1 << 20;
@@ -91,6 +91,12 @@ fn numbered(corpus: &Corpus, mut files: Vec<FilePieces>, size: u64) -> Pieces {
     Pieces { files, field: corpus.field.clone(), watch: corpus.watch.clone(), size }
 }
 
+/// The newlines that precede the lines which start in a range of a file of this length.
+fn after_newlines(range: Range<u64>, length: Option<u64>) -> Range<u64> {
+    let is_last = length.is_none_or(|length| range.end >= length);
+    range.start.saturating_sub(1)..if is_last { range.end } else { range.end - 1 }
+}
+
 /// Leaves out the starts of frames that are less than `size` bytes after the last one kept.
 fn together(starts: &[u64], size: u64) -> Arc<[u64]> {
     let mut kept: Vec<u64> = Vec::new();
@@ -152,11 +158,6 @@ impl Pieces {
         self.files.iter().map(|file| (&*file.path, file.bytes))
     }
 
-    /// The first stream, which can be read only once and from the start, if there is one.
-    pub fn stream(&self) -> Option<&Path> {
-        self.files.iter().find(|file| file.bytes.is_none()).map(|file| &*file.path)
-    }
-
     /// Describes a piece: its file and its range in the file.
     pub fn name(&self, piece: usize) -> String {
         let Some(file) = self.file(piece) else { return format!("piece {piece}") };
@@ -181,7 +182,10 @@ impl Pieces {
         let (field, watch) = (self.field.as_deref(), self.watch.clone());
         match file.kind {
             Kind::Whole => super::open(&file.path, field, watch),
-            Kind::Ranges => Ok(Box::new(lines::open_range(&file.path, self.range(file, piece), field, watch)?)),
+            Kind::Ranges => {
+                let range = after_newlines(self.range(file, piece), file.bytes);
+                Ok(Box::new(lines::open_range(&file.path, range, field, watch)?))
+            }
             Kind::Frames(_) => Ok(Box::new(lines::open_frames(&file.path, self.range(file, piece), field, watch)?)),
             #[cfg(feature = "arrow")]
             Kind::Groups(_) => super::table::open_group(&file.path, piece - file.first, field),
@@ -220,11 +224,11 @@ impl Pieces {
             };
         }
         let range = self.range(file, pieces.start).start..self.range(file, pieces.end - 1).end;
+        let range = after_newlines(range, file.bytes);
         match lines::open_range(&file.path, range, self.field.as_deref(), self.watch.clone()) {
             Ok(mut lines) => Box::new(std::iter::from_fn(move || {
                 let prompt = lines.next()?;
-                // A line belongs to the piece with the newline before it.
-                Some((first + (lines.begun().saturating_sub(1) / size) as usize, prompt))
+                Some((first + (lines.begun() / size) as usize, prompt))
             })),
             Err(error) => failed(error),
         }
@@ -264,7 +268,7 @@ mod tests {
         #[test]
         fn pieces_have_every_prompt_once(
             lines in proptest::collection::vec("[aä€\\r \\n]{0,9}", 0..40),
-            size in 1u64..40,
+            size in 2u64..40,
             ends in any::<bool>(),
         ) {
             let folder = tempfile::tempdir().unwrap();
@@ -341,6 +345,17 @@ mod tests {
         let mut found = pieces.open(0).unwrap();
         assert_eq!(found.next().unwrap().unwrap().0, Prompt::Text("red fox".into()));
         assert!(matches!(found.next().unwrap(), Err(DumpError::File { .. })));
+    }
+
+    #[test]
+    fn equal_lines_are_shared_equally() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("corpus.txt");
+        std::fs::write(&path, "the same prompt as the others\n".repeat(20)).unwrap();
+        let pieces = pieces_of(&Corpus::new([&path])).unwrap();
+        let count = |range: Range<usize>| pieces.open_all(range).count();
+        let quarter = pieces.count() / 4;
+        assert_eq!([0, 1, 2, 3].map(|part| count(part * quarter..(part + 1) * quarter)), [5; 4]);
     }
 
     #[test]
