@@ -4,11 +4,13 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use clap::Args;
+use serde_json::Value;
 
 use super::Failure;
 use super::given::{Given, row_of, to_join};
 use super::prompt_files::PromptFiles;
 use super::terminal::note;
+use super::tokenization::tokenization;
 use hooklens_data::corpus::{CorpusRows, Prompt, RowSource};
 use hooklens_data::dump::DumpModel;
 use hooklens_model::error::{InputError, Result};
@@ -49,13 +51,18 @@ impl CorpusArg {
                 note(format!("all prompts have been read; pass {number} over them begins"));
             }
         };
-        Ok(match self.concatenate {
-            None => Box::new(CorpusRows::new(&corpus, move |prompt| row(model, prompt, prepend_bos))?.on_pass(again)),
+        let rows = match self.concatenate {
+            None => CorpusRows::new(&corpus, move |prompt| row(model, prompt, prepend_bos))?,
             Some(len) => {
                 let join = move |rows: &[Vec<u32>]| Ok(concatenated_part(model, rows, len, prepend_bos)?.0);
-                Box::new(CorpusRows::joined(&corpus, |prompt| to_join(model, prompt), join)?.on_pass(again))
+                CorpusRows::joined(&corpus, |prompt| to_join(model, prompt), join)?
             }
-        })
+        };
+        let options = [("concatenate", self.concatenate.map(Value::from))];
+        // Without a tokenizer, no token is prepended.
+        let prepended = model.prepended(prepend_bos).unwrap_or_default();
+        let tokenization = tokenization(model, prepended, &options)?;
+        Ok(Box::new(rows.tokenized_by(tokenization).on_pass(again)))
     }
 
     /// Token ids of the prompts. `prepend_bos` overrides the model's default. A prompt that the model can't run is

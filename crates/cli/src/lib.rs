@@ -52,6 +52,7 @@ mod share_report;
 mod signals;
 mod size;
 mod terminal;
+mod tokenization;
 mod vocabulary;
 mod written;
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::progress::styled;
 use super::terminal::note;
 use super::{CliResult, Failure, signals};
-use hooklens_data::corpus::{Corpus, PlacedPrompts, Watch, files_of, pieces_of, watched};
+use hooklens_data::corpus::{Corpus, PlacedPrompts, Watch, files_of, watched};
 use hooklens_io::object_stores::is_url;
 
 /// Minimum total input size, in bytes, for which a progress bar is shown.
@@ -66,7 +66,10 @@ impl PromptFiles {
         self.check_files()?;
         let corpus = Corpus::new(&self.prompts);
         let corpus = self.field.iter().fold(corpus, Corpus::field);
-        Ok(pieces_of(&corpus)?.stream().is_none().then_some(corpus))
+        let is_stream = |path: &PathBuf| {
+            path.as_os_str() == "-" || !is_url(path) && std::fs::metadata(path).is_ok_and(|file| !file.is_file())
+        };
+        Ok((!files_of(&corpus)?.iter().any(is_stream)).then_some(corpus))
     }
 
     fn placed(&self, field: Option<&str>) -> Result<PlacedPrompts, Failure> {

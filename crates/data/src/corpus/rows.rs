@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::pieces::pieces_of_size;
@@ -101,6 +101,7 @@ pub struct CorpusRows<'m> {
     field: Option<String>,
     tokenize: Tokenize<'m>,
     join: Option<Join<'m>>,
+    tokenization: Map<String, Value>,
     on_pass: Option<Box<dyn Fn(u64) + Sync + 'm>>,
 }
 
@@ -114,7 +115,7 @@ impl<'m> CorpusRows<'m> {
     /// Creates rows of a corpus, one per prompt.
     pub fn new(corpus: &Corpus, tokenize: impl Fn(Prompt) -> Result<Vec<u32>> + Sync + 'm) -> Result<Self, DumpError> {
         let (pieces, field) = (pieces_of(corpus)?, corpus.field.clone());
-        Ok(Self { pieces, field, tokenize: Box::new(tokenize), join: None, on_pass: None })
+        Ok(Self { pieces, field, tokenize: Box::new(tokenize), join: None, tokenization: Map::new(), on_pass: None })
     }
 
     /// Creates rows of a corpus whose prompts are joined and cut, piece by piece.
@@ -124,7 +125,15 @@ impl<'m> CorpusRows<'m> {
         join: impl Fn(&[Vec<u32>]) -> Result<Vec<Vec<u32>>> + Sync + 'm,
     ) -> Result<Self, DumpError> {
         let (pieces, field) = (pieces_of_size(corpus, JOINED)?, corpus.field.clone());
-        Ok(Self { pieces, field, tokenize: Box::new(tokenize), join: Some(Box::new(join)), on_pass: None })
+        let (tokenize, join): (Tokenize<'m>, Option<Join<'m>>) = (Box::new(tokenize), Some(Box::new(join)));
+        Ok(Self { pieces, field, tokenize, join, tokenization: Map::new(), on_pass: None })
+    }
+
+    /// Describes everything that determines the token ids of a text, because only texts are hashed.
+    #[must_use]
+    pub fn tokenized_by(mut self, tokenization: Map<String, Value>) -> Self {
+        self.tokenization = tokenization;
+        self
     }
 
     /// Calls a function when another pass over the corpus begins.
@@ -224,7 +233,12 @@ impl RowSource for CorpusRows<'_> {
     fn described(&self) -> Result<Value> {
         let files = self.pieces.files().map(|(path, bytes)| json!({"file": path, "bytes": bytes}));
         let files: Vec<Value> = files.collect();
-        Ok(json!({"corpus": files, "pieces": self.pieces.count(), "field": self.field}))
+        Ok(json!({
+            "corpus": files,
+            "pieces": self.pieces.count(),
+            "field": self.field,
+            "tokenization": self.tokenization,
+        }))
     }
 
     fn begin_pass(&self, number: u64) {

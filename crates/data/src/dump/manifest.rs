@@ -413,6 +413,12 @@ fn corpus_difference(own: &Value, other: &Value) -> Option<(String, String, Stri
             return Some((name(a), text(bytes(a)), text(bytes(b))));
         }
     }
+    let tokenization = |corpus: &Value| corpus["tokenization"].as_object().cloned().unwrap_or_default();
+    let (before, now) = (tokenization(own), tokenization(other));
+    if let Some(name) = before.keys().chain(now.keys()).find(|name| before.get(*name) != now.get(*name)) {
+        let text = |all: &Map<String, Value>| all.get(name).map_or("not set".into(), Value::to_string);
+        return Some((name.clone(), text(&before), text(&now)));
+    }
     (own != other).then(|| ("set of prompts".into(), own.to_string(), other.to_string()))
 }
 

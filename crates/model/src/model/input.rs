@@ -26,6 +26,9 @@ pub trait DecoderInput {
     /// needed.
     fn token_row_up_to(&self, text: &str, prepend_bos: Option<bool>, most: usize) -> Result<Vec<u32>>;
 
+    /// The token that is prepended to texts, if any. `prepend_bos` overrides the model's default.
+    fn prepended(&self, prepend_bos: Option<bool>) -> Result<Option<u32>>;
+
     /// Token ids of a prompt. A text that is far longer than the model's position table is rejected before it is fully
     /// tokenized.
     fn prompt_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>>;
@@ -62,6 +65,10 @@ impl DecoderInput for HookedTransformer {
         }
         ids.truncate(most);
         Ok(ids)
+    }
+
+    fn prepended(&self, prepend_bos: Option<bool>) -> Result<Option<u32>> {
+        self.first_token(prepend_bos)
     }
 
     fn prompt_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>> {

@@ -5,6 +5,7 @@ mod beginning;
 #[cfg(feature = "chat")]
 mod chat;
 mod declared;
+mod fingerprint;
 mod growth;
 mod marian;
 mod python_json;
@@ -23,6 +24,7 @@ mod vocabulary;
 pub use batch::{PaddingSide, Tokens, check_ids};
 #[cfg(feature = "chat")]
 pub use chat::Message;
+pub use fingerprint::tokenizer_fingerprint;
 pub use text_hash::text_hash;
 pub use texts::Texts;
 pub use tokenized::Tokenized;

@@ -1,5 +1,6 @@
 //! Hugging Face tokenizer. Special tokens are added by hooklens, not by the file's post-processor.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,6 +70,12 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
+    /// Ids of tokens in a separate vocabulary; none if there is no separate vocabulary.
+    pub(super) fn separate_ids(&self) -> BTreeMap<String, u32> {
+        let ids = self.pieces.iter().flat_map(|pieces| pieces.ids());
+        ids.map(|(token, id)| (token.clone(), *id)).collect()
+    }
+
     /// Loads the tokenizer of a model folder; `None` if it has none.
     ///
     /// Reads `tokenizer.json`, or else Marian's `source.spm`, `target.spm` and `vocab.json`, or else ESM's `vocab.txt`.
