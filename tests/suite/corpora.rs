@@ -20,7 +20,7 @@ fn read(corpus: &Corpus) -> Result<Vec<Prompt>, DumpError> {
     corpus.prompts()?.collect()
 }
 
-fn gzipped(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn gzipped(bytes: &[u8]) -> Vec<u8> {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(bytes).unwrap();
     packed.finish().unwrap()
@@ -191,7 +191,7 @@ fn pieces_are_the_whole() {
     file("empty.jsonl", b"");
     let corpus = Corpus::new([folder.path().join("*.jsonl*")]);
     let pieces = pieces_of(&corpus).unwrap();
-    assert!(pieces.count() > 4 && pieces.stream().is_none(), "{}", pieces.count());
+    assert!(pieces.count() > 4, "{}", pieces.count());
     let all = |placed: PlacedPrompts| placed.map(|one| one.map(|(prompt, place)| (prompt, place.to_string())));
     let whole: Vec<_> = all(corpus.placed().unwrap()).collect::<Result<_, _>>().unwrap();
     let apart = (0..pieces.count()).flat_map(|piece| all(pieces.open(piece).unwrap()));

@@ -169,6 +169,79 @@ fn packed_files_have_the_values_of_padded_ones() {
     }
 }
 
+/// A corpus has the same rows in every format and in any number of shards.
+#[test]
+fn formats_have_the_same_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let words = ["red", "fox", "tea", "owl", "blue", "elk", "king", "drum", "sun", "star", "moon"];
+    let text =
+        |n: usize| (0..1 + n * 7 % 12).map(|at| words[(n * 31 + at * at * 5) % 11]).collect::<Vec<_>>().join(" ");
+    let texts: Vec<String> = (0..600).map(text).collect();
+    let plain = texts.iter().map(|text| format!("{text}\n")).collect::<String>();
+    let json = texts.iter().map(|text| format!("{}\n", json!({ "text": text }))).collect::<String>();
+    // Frames end within lines.
+    let level = ruzstd::encoding::CompressionLevel::Fastest;
+    let frames = plain.as_bytes().chunks(500).flat_map(|part| ruzstd::encoding::compress_to_vec(part, level));
+    fs::write(path.join("frames.txt.zst"), frames.collect::<Vec<u8>>()).unwrap();
+    fs::write(path.join("packed.jsonl.gz"), crate::corpora::gzipped(json.as_bytes())).unwrap();
+    fs::write(path.join("lines.jsonl"), json).unwrap();
+    fs::write(path.join("plain.txt"), plain).unwrap();
+    let mut files = vec!["plain.txt", "lines.jsonl", "packed.jsonl.gz", "frames.txt.zst"];
+    if cfg!(feature = "arrow") {
+        write_tables(path, &texts);
+        files.extend(["table.parquet", "table.arrow"]);
+    }
+    let mut whole: Option<Vec<Row>> = None;
+    for file in files {
+        for count in [1, 7, 64] {
+            let out = format!("{file}-{count}");
+            for index in 1..=count {
+                let shard = format!("{index}/{count}");
+                let dump = ["dump", "--model", "embedded:induction", "--prompts", file, "--hooks", "*resid_post"];
+                done(path, &[&dump[..], &["--quiet", "--shard", &shard, "--out", &out]].concat());
+            }
+            done(path, &["merge", "--out", &out]);
+            let rows = packed(&path.join(&out));
+            let whole = whole.get_or_insert_with(|| rows.clone());
+            assert_eq!(rows.len(), texts.len(), "{out}");
+            for (row, own) in rows.iter().zip(whole) {
+                for ((name, (shape, values)), (_, expected)) in row.iter().zip(own.values()) {
+                    // Shards compute prompts in other batches.
+                    let apart = values.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+                    assert!(values.len() == expected.len() && apart < 1e-4, "{out}: {name} {shape:?}");
+                }
+                assert!(row.keys().eq(own.keys()) && row["tokens"] == own["tokens"]);
+            }
+            let pieces = manifest(&path.join(&out))["pieces"][1].as_u64().unwrap();
+            assert!(file.ends_with(".gz") || pieces > 7, "{file} has {pieces} pieces");
+        }
+    }
+}
+
+#[cfg(not(feature = "arrow"))]
+fn write_tables(_: &Path, _: &[String]) {}
+
+/// Writes tables of 20 row groups and 20 record batches.
+#[cfg(feature = "arrow")]
+fn write_tables(folder: &Path, texts: &[String]) {
+    use std::sync::Arc;
+    let field = arrow_schema::Field::new("text", arrow_schema::DataType::Utf8, false);
+    let schema = Arc::new(arrow_schema::Schema::new(vec![field]));
+    let file = |name: &str| fs::File::create(folder.join(name)).unwrap();
+    let mut parquet = parquet::arrow::ArrowWriter::try_new(file("table.parquet"), schema.clone(), None).unwrap();
+    let mut arrow = arrow_ipc::writer::FileWriter::try_new(file("table.arrow"), &schema).unwrap();
+    for texts in texts.chunks(30) {
+        let column = Arc::new(arrow_array::StringArray::from_iter_values(texts));
+        let rows = arrow_array::RecordBatch::try_new(schema.clone(), vec![column]).unwrap();
+        parquet.write(&rows).unwrap();
+        parquet.flush().unwrap();
+        arrow.write(&rows).unwrap();
+    }
+    parquet.close().unwrap();
+    arrow.finish().unwrap();
+}
+
 /// Vectors of a store are those of the prompts, wherever they are stored.
 #[test]
 fn a_store_reads_packed_files() {
@@ -287,4 +360,182 @@ fn a_changed_corpus_is_named() {
     fs::write(path.join("p.jsonl"), format!("{whole}[1]\n")).unwrap();
     let (code, said) = ran(path, &resume);
     assert!(code == Some(1) && said.contains(&format!("p.jsonl: {} bytes before", whole.len())), "{said}");
+}
+
+/// Files that are missing or damaged are computed again, whichever they are.
+#[test]
+fn missing_files_are_computed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    write(&path.join("p.jsonl"), &prompts(3000));
+    let dump = ["dump", "--model", "embedded:induction", "--prompts", "p.jsonl", "--hooks", "resid_post1"];
+    let run = |out: &str, more: &[&str]| done(path, &[&dump[..], &["--file-size", "1MB", "--out", out], more].concat());
+    run("whole", &[]);
+    let whole = packed(&path.join("whole"));
+    for (out, file, damaged) in [("a", "part-00000", false), ("b", "part-00000", true), ("c", "part-00002", true)] {
+        run(out, &[]);
+        let file = path.join(out).join(format!("{file}.safetensors"));
+        let mut bytes = fs::read(&file).unwrap();
+        let last = bytes.len() - 9;
+        bytes[last] ^= 1;
+        if damaged { fs::write(&file, bytes) } else { fs::remove_file(&file) }.unwrap();
+        run(out, &["--resume"]);
+        assert_eq!(packed(&path.join(out)), whole, "{out}");
+    }
+}
+
+/// A dump is neither continued nor merged with prompts that were tokenized in another way.
+#[test]
+fn other_tokenizations_are_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join("p.txt"), "red fox tea owl\n".repeat(1200)).unwrap();
+    let dump = ["dump", "--model", "embedded:induction", "--prompts", "p.txt", "--hooks", "resid_post1"];
+    let run = |more: &[&str]| ran(path, &[&dump[..], more].concat());
+    for (more, words) in [
+        (&["--truncate", "2"][..], "truncate: not set before, 2 now"),
+        (&["--concatenate", "8"], "concatenate"),
+        (&["--prepend-bos", "false"], "prepended_token: 0 before, null now"),
+    ] {
+        let _ = fs::remove_dir_all(path.join("d"));
+        assert_eq!(run(&["--out", "d"]).0, Some(0));
+        let (code, said) = run(&[more, &["--out", "d", "--resume"]].concat());
+        assert!(code == Some(1) && said.contains(words), "{said}");
+        let _ = fs::remove_dir_all(path.join("s"));
+        assert_eq!(run(&["--shard", "1/2", "--out", "s"]).0, Some(0));
+        assert_eq!(run(&[more, &["--shard", "2/2", "--out", "s"]].concat()).0, Some(0));
+        let (code, said) = ran(path, &["merge", "--out", "s"]);
+        assert!(
+            code == Some(1) && said.contains(more[0].trim_start_matches("--").split('-').next().unwrap()),
+            "{said}"
+        );
+    }
+}
+
+/// A training is not continued with other prompts, although their files have the same length.
+#[test]
+fn trainings_notice_changed_prompts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let rows = prompts(3000);
+    write(&path.join("p.jsonl"), &rows);
+    let train = ["features", "train", "--model", "embedded:induction", "--prompts", "p.jsonl", "--at", "resid_post1"];
+    let train = [&train[..], &["--latents", "16", "--k", "4", "--batch-size", "100", "--out", "sae"]].concat();
+    let train = [&train[..], &["--tokens", "100M", "--checkpoint-every", "1k"]].concat();
+    // A training that was killed leaves its checkpoint.
+    let mut child = program().current_dir(path).args(&train).env("HOOKLENS_DEVICE", "flex").spawn().unwrap();
+    while !path.join("sae/checkpoint.safetensors").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let swapped: Vec<Vec<u32>> = rows.iter().map(|row| row.iter().rev().copied().collect()).collect();
+    write(&path.join("p.jsonl"), &swapped);
+    let (code, said) = ran(path, &[&train[..], &["--resume"]].concat());
+    assert!(code == Some(1) && said.contains("the prompts that were read have changed"), "{said}");
+}
+
+/// Token ids of a row, and the values of each point.
+#[cfg(feature = "arrow")]
+type TableRow = (Vec<i32>, BTreeMap<String, Vec<f32>>);
+
+/// Rows of the tables in a folder, with latents as vectors of 512.
+#[cfg(feature = "arrow")]
+fn rows_of_tables(folder: &Path) -> Vec<TableRow> {
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::{Float32Type, Int32Type, Int64Type};
+    let mut rows = BTreeMap::<i64, TableRow>::new();
+    for entry in manifest(folder)["shards"].as_array().unwrap() {
+        let file = fs::File::open(folder.join(entry["file"].as_str().unwrap())).unwrap();
+        let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+        for batch in reader.build().unwrap().map(Result::unwrap) {
+            for token in 0..batch.num_rows() {
+                let integer = |name: &str| batch[name].as_primitive::<Int32Type>().value(token);
+                let row = rows.entry(batch["prompt"].as_primitive::<Int64Type>().value(token)).or_default();
+                assert_eq!(row.0.len(), integer("position") as usize);
+                row.0.push(integer("token"));
+                for (field, column) in batch.schema().fields().iter().zip(batch.columns()).skip(3) {
+                    let name = field.name();
+                    let values = match name.strip_suffix(".indices") {
+                        Some(name) => {
+                            let lists =
+                                [column, &batch[&*format!("{name}.values")]].map(|lists| lists.as_list::<i32>());
+                            let [latents, values] = lists.map(|lists| lists.value(token));
+                            let latents = latents.as_primitive::<Int32Type>().values().iter();
+                            let mut dense = vec![0.0; 512];
+                            for (latent, value) in latents.zip(values.as_primitive::<Float32Type>().values()) {
+                                dense[*latent as usize] = *value;
+                            }
+                            dense
+                        }
+                        None if name.ends_with(".values") => continue,
+                        None => {
+                            column.as_fixed_size_list().value(token).as_primitive::<Float32Type>().values().to_vec()
+                        }
+                    };
+                    let name = name.strip_suffix(".indices").unwrap_or(name);
+                    row.1.entry(name.to_string()).or_default().extend(values);
+                }
+            }
+        }
+    }
+    assert!(rows.keys().copied().eq(0..rows.len() as i64));
+    rows.into_values().collect()
+}
+
+/// Tables of prompt files are streamed like tensors: the same values in files and shards of any number, and after a run
+/// that was continued.
+#[cfg(feature = "arrow")]
+#[test]
+fn tables_have_the_values_of_padded_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let rows = prompts(1500);
+    write(&path.join("prompts.jsonl"), &rows);
+    let dump = ["dump", "--model", "embedded:ioi", "--prompts", "prompts.jsonl", "--dictionary", "embedded:ioi-sae"];
+    let dump = [&dump[..], &["--hooks", "*attn.hook_z,blocks.2.hook_resid_post,*hook_sae_acts_post"]].concat();
+    done(path, &[&dump[..], &["--out", "one.safetensors"]].concat());
+    let padded = read(&path.join("one.safetensors"));
+    let run = |out: &str, more: &[&str]| done(path, &[&dump[..], &["--tables", "--out", out], more].concat());
+    run("whole", &[]);
+    let whole = rows_of_tables(&path.join("whole"));
+    assert_eq!(whole.len(), rows.len());
+    for (number, ((tokens, points), own)) in whole.iter().zip(&rows).enumerate() {
+        assert!(tokens.iter().map(|id| *id as u32).eq(own.iter().copied()));
+        assert!(
+            points.keys().any(|name| name.ends_with("hook_sae_acts_post")) && points.len() == 8,
+            "{:?}",
+            points.keys()
+        );
+        let shaped = |(name, values): (&String, &Vec<f32>)| {
+            let all = &padded[name].shape()[2..];
+            (name.clone(), ([&[own.len()], all].concat(), values.clone()))
+        };
+        assert_same(&points.iter().map(shaped).collect(), &padded, number);
+    }
+    run("small", &["--file-size", "1MB"]);
+    assert!(manifest(&path.join("small"))["shards"].as_array().unwrap().len() > 2);
+    assert_eq!(rows_of_tables(&path.join("small")), whole);
+    let shards = [1, 2, 3].map(|shard| {
+        run("shards", &["--shard", &format!("{shard}/3")]);
+        rows_of_tables(&path.join(format!("shards/0000{shard}-of-00003")))
+    });
+    assert_eq!(shards.concat().len(), whole.len());
+    for (own, other) in shards.concat().iter().zip(&whole) {
+        assert_eq!(own.0, other.0);
+        let apart = own.1.iter().zip(&other.1).flat_map(|(a, b)| a.1.iter().zip(b.1).map(|(a, b)| (a - b).abs()));
+        assert!(apart.fold(0f32, f32::max) < 1e-4);
+    }
+    // The last file is missing, and its manifest is that of a run that was killed.
+    let text = manifest(&path.join("small"));
+    let files = text["shards"].as_array().unwrap();
+    let log = files[..files.len() - 1].iter().map(|entry| format!("{entry}\n")).collect::<String>();
+    fs::write(path.join("small/shards.jsonl"), log).unwrap();
+    let mut unfinished = text.clone();
+    (unfinished["complete"], unfinished["shards"], unfinished["token_texts"]) = (json!(false), json!([]), json!({}));
+    fs::write(path.join("small/manifest.json"), unfinished.to_string()).unwrap();
+    fs::remove_file(path.join("small").join(files[files.len() - 1]["file"].as_str().unwrap())).unwrap();
+    run("small", &["--file-size", "1MB", "--resume"]);
+    assert_eq!(rows_of_tables(&path.join("small")), whole);
+    assert_eq!(manifest(&path.join("small"))["token_texts"], text["token_texts"]);
 }

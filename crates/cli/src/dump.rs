@@ -20,6 +20,7 @@ use super::progress::progress;
 use super::prompt_files::PromptFiles;
 use super::shard_arg::{ShardArg, folder_of};
 use super::terminal::{note, stdout};
+use super::tokenization::tokenization;
 use super::written::WrittenArg;
 use super::{CliResult, Failure};
 use super::{signals, size};
@@ -254,14 +255,19 @@ fn checked(args: &DumpArgs) -> CliResult {
             let prepend_bos = if after_prefix { Some(false) } else { args.prepend_bos };
             let own = &model;
             let most = args.truncate.map_or(usize::MAX, |most| most as usize);
-            let source = |corpus: &Corpus| match args.concatenate {
-                Some(len) => {
-                    let join = move |rows: &[Vec<u32>]| Ok(concatenated_part(own, rows, len, prepend_bos)?.0);
-                    Ok(CorpusRows::joined(corpus, move |prompt| to_join(own, prompt), join)?)
-                }
-                None => Ok(CorpusRows::new(corpus, move |prompt| {
-                    cut(row_of(prompt, |text| own.token_row_up_to(text, prepend_bos, most))?, most)
-                })?),
+            let source = |corpus: &Corpus| {
+                let rows = match args.concatenate {
+                    Some(len) => {
+                        let join = move |rows: &[Vec<u32>]| Ok(concatenated_part(own, rows, len, prepend_bos)?.0);
+                        CorpusRows::joined(corpus, move |prompt| to_join(own, prompt), join)?
+                    }
+                    None => CorpusRows::new(corpus, move |prompt| {
+                        cut(row_of(prompt, |text| own.token_row_up_to(text, prepend_bos, most))?, most)
+                    })?,
+                };
+                // Without a tokenizer, no token is prepended.
+                let prepended = own.prepended(prepend_bos).unwrap_or_default();
+                Ok(rows.tokenized_by(tokenization(own, prepended, &cuts(args))?))
             };
             if streamed(args, &globs, (&model, &prefix), shard, source)?.is_some() {
                 return Ok(());
@@ -281,10 +287,10 @@ fn checked(args: &DumpArgs) -> CliResult {
         AnyModel::Encoder(model) => {
             framed(args)?;
             let (own, most) = (&model, args.truncate.map_or(usize::MAX, |most| most as usize));
+            let row = |text: &str| Ok(own.to_tokens(text)?.tokens.real(0));
             let source = |corpus: &Corpus| {
-                Ok(CorpusRows::new(corpus, move |prompt| {
-                    cut(row_of(prompt, |text| Ok(own.to_tokens(text)?.tokens.real(0)))?, most)
-                })?)
+                let rows = CorpusRows::new(corpus, move |prompt| cut(row_of(prompt, row)?, most))?;
+                Ok(rows.tokenized_by(tokenization(own, None, &cuts(args))?))
             };
             if streamed(args, &globs, (&model, &[]), shard, source)?.is_some() {
                 return Ok(());
@@ -458,7 +464,7 @@ fn streamed<'m, M: DumpModel>(
     shard: Option<Shard>,
     source: impl FnOnce(&Corpus) -> Result<CorpusRows<'m>, Failure>,
 ) -> Result<Option<()>, Failure> {
-    if to_file(&args.out) || args.tables || args.decoder_field.is_some() {
+    if to_file(&args.out) || args.decoder_field.is_some() {
         return Ok(None);
     }
     let dump = dump_of(args, globs.to_vec(), prefix.to_vec())?;
@@ -478,7 +484,7 @@ fn streamed<'m, M: DumpModel>(
     }
     if let Some(shard) = shard.filter(|shard| source.pieces() < shard.of()) {
         note(format!(
-            "the prompt files have {}, so some of the {} shards are empty (a compressed file is one piece)",
+            "the prompt files have {}, so some of the {} shards are empty (a .gz file is one piece, and so is a frame of a .zst file)",
             plural(source.pieces(), "piece"),
             shard.of()
         ));
@@ -652,11 +658,15 @@ fn json(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) -> 
 /// Where the prompts come from, and how they were cut.
 fn described(args: &DumpArgs) -> Map<String, Value> {
     let mut described = args.files.described();
-    let cut = [("truncate", args.truncate.map(Value::from)), ("concatenate", args.concatenate.map(Value::from))];
-    let bos = [("prepend_bos", args.prepend_bos.map(Value::from))];
-    let given = cut.into_iter().chain(bos).filter_map(|(name, value)| Some((name.to_string(), value?)));
-    described.extend(given);
+    let bos = ("prepend_bos", args.prepend_bos.map(Value::from));
+    let given = cuts(args).into_iter().chain([bos]);
+    described.extend(given.filter_map(|(name, value)| Some((name.to_string(), value?))));
     described
+}
+
+/// How prompts are cut.
+fn cuts(args: &DumpArgs) -> [(&'static str, Option<Value>); 2] {
+    [("truncate", args.truncate.map(Value::from)), ("concatenate", args.concatenate.map(Value::from))]
 }
 
 /// Prints a summary of the dump.

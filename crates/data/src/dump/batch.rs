@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Bytes;
 use burn::tensor::TensorData;
-use hooklens_hooks::{Axis, HookError, file_bytes, read_all};
+use hooklens_hooks::{Axis, HookError, file_bytes, file_dtype, read_all};
 use safetensors::Dtype;
 
 use super::StoredTensor;
@@ -72,16 +72,15 @@ impl Batch {
     /// whether any were missing.
     pub(super) fn describe(
         &self,
-        placed: &[FileTensor],
         (rows, widths): (usize, Widths),
         sparse: bool,
         to: &mut BTreeMap<String, StoredTensor>,
     ) -> bool {
         let before = to.len();
-        for (named, tensor) in self.tensors.iter().zip(placed) {
+        for named in &self.tensors {
             let sparse = sparse && named.axes.last() == Some(&Axis::Feature);
             let shape = || self.placing.shape_of_all(named, rows, widths);
-            let described = || StoredTensor::new(named.axes, shape(), tensor.dtype, sparse);
+            let described = || StoredTensor::new(named.axes, shape(), file_dtype(&named.activation), sparse);
             to.entry(named.name.clone()).or_insert_with(described);
         }
         to.len() > before

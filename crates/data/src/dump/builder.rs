@@ -481,7 +481,7 @@ impl DumpJob for Dump {
 
     fn can_be_packed<M: DumpModel>(&self, model: &M) -> Result<bool> {
         let points = self.selection.resolve(model.catalog())?;
-        Ok(!self.tables && points.iter().all(|id| is_packable(model.catalog().info(*id).axes)))
+        Ok(points.iter().all(|id| is_packable(model.catalog().info(*id).axes)))
     }
 
     fn run_corpus<M: DumpModel>(

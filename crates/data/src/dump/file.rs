@@ -83,7 +83,7 @@ impl Sink for FileSink {
         let (rows, first_row) = (batch.placing.rows(), batch.first_row);
         let tensors = batch.place(self.widths, &self.path)?;
         if self.tensors.is_empty() {
-            batch.describe(&tensors, (self.total_rows, self.widths), false, &mut self.manifest.tensors);
+            batch.describe((self.total_rows, self.widths), false, &mut self.manifest.tensors);
             self.begin(&tensors, rows)?;
         }
         for slot in &self.tensors {

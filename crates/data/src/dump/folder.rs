@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 use std::fs;
-#[cfg(feature = "arrow")]
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "arrow")]
+use hooklens_hooks::Axis;
 use hooklens_hooks::{FolderLock, HookError, remove_unfinished, write_views, write_views_to};
 use rayon::prelude::*;
 
 use super::batch::Batch;
 use super::manifest::{BatchFile, LOG, Log, Manifest, NAME};
+#[cfg(feature = "arrow")]
+use super::packed_file::PackedFile;
 use super::place::{self, Files, VersionedFile};
 use super::placing::{FileTensor, Widths};
 use super::sparse::by_entries;
@@ -188,16 +190,17 @@ fn metadata() -> HashMap<String, String> {
 }
 
 #[cfg(feature = "arrow")]
-fn write_table(path: &Path, object: Option<&Object>, bytes: &[u8]) -> std::io::Result<(u64, u128)> {
-    match object {
-        None => hooklens_hooks::write_file(path, bytes)?,
-        Some(object) => {
-            let mut writer = object.writer();
-            writer.write_all(bytes)?;
-            writer.finish()?;
-        }
+impl FolderSink {
+    fn write_table(&self, path: &Path, object: Option<&Object>, batch: &Batch) -> Result<(u64, u128), DumpError> {
+        let mut file = PackedFile::new(&self.folder, 0);
+        let lengths = batch.placing.kept().map(|kept| kept.len());
+        let numbers: Vec<usize> = (batch.first_row..).take(batch.placing.rows()).collect();
+        let is_latents = |name: &str| {
+            batch.tensors.iter().any(|named| named.name == name && named.axes.last() == Some(&Axis::Feature))
+        };
+        let added = file.add(&batch.pack(path)?, lengths, &numbers, is_latents);
+        added.and_then(|()| file.finish_table(path, object)).map_err(place::failed(path))
     }
-    Ok((bytes.len() as u64, xxhash_rust::xxh3::xxh3_128(bytes)))
 }
 
 impl Sink for FolderSink {
@@ -207,20 +210,16 @@ impl Sink for FolderSink {
         place::check_no_link(&path)?;
         let failed = place::failed(&path);
         let object = place::object(&path)?;
-        let tensors = batch.place(batch.placing.widths(), &path)?;
         let all = (self.manifest.own_rows(), self.widths);
-        if batch.describe(&tensors, all, !self.tables, &mut self.manifest.tensors) && self.log.is_some() {
+        if batch.describe(all, !self.tables, &mut self.manifest.tensors) && self.log.is_some() {
             self.manifest.write(&mut self.own)?;
         }
+        let placed = || Ok::<_, DumpError>(tensors_of(batch.place(batch.placing.widths(), &path)?, &batch));
         let (bytes, hash) = match (self.tables, &object) {
             #[cfg(feature = "arrow")]
-            (true, object) => {
-                let bytes = super::table::bytes(&batch, &tensors);
-                let bytes = bytes.map_err(|error| failed(std::io::Error::other(error)))?;
-                write_table(&path, object.as_ref(), &bytes).map_err(failed)?
-            }
-            (_, None) => write_tensors(&path, &tensors_of(tensors, &batch))?,
-            (_, Some(object)) => put_tensors(object, &tensors_of(tensors, &batch)).map_err(failed)?,
+            (true, object) => self.write_table(&path, object.as_ref(), &batch)?,
+            (_, None) => write_tensors(&path, &placed()?)?,
+            (_, Some(object)) => put_tensors(object, &placed()?).map_err(failed)?,
         };
         let entry = BatchFile::new(file, batch.first_row, batch.placing.rows(), bytes, hash);
         if let Some(log) = &mut self.log {

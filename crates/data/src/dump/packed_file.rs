@@ -10,19 +10,30 @@ use tempfile::{SpooledTempFile, spooled_tempfile_in};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::placing::{Form, PackedTensor};
+#[cfg(feature = "arrow")]
+use super::table;
 use hooklens_io::object_stores::{Object, is_url};
 
 /// Number of bytes of a tensor that are kept in memory before they are written to a temporary file.
 const IN_MEMORY: usize = 1 << 20;
+
+/// Names of the index at which the tokens of each row start, with the end of the last, and of the number of each row's
+/// prompt, counted from the first one.
+const OFFSETS: &str = "row_offsets";
+const NUMBERS: &str = "prompt_numbers";
+/// Number of bytes of vectors that are added to a table together.
+#[cfg(feature = "arrow")]
+const TABLE_PART: usize = 8 << 20;
 
 /// Rows of a file that is not complete.
 pub(super) struct PackedFile {
     /// Folder for temporary files, which have no name there; the system's for an object store.
     folder: PathBuf,
     streams: BTreeMap<String, Stream>,
-    /// Index at which the tokens of each row start, without the first, and the number of each row.
-    ends: Vec<usize>,
-    numbers: Vec<usize>,
+    /// Number of the first prompt.
+    first: usize,
+    rows: usize,
+    tokens: usize,
     bytes: u64,
     committed: Committed,
 }
@@ -32,6 +43,7 @@ pub(super) struct PackedFile {
 struct Committed {
     streams: BTreeMap<String, u64>,
     rows: usize,
+    tokens: usize,
     bytes: u64,
 }
 
@@ -43,6 +55,9 @@ struct Stream {
     data: SpooledTempFile,
     bytes: u64,
     of: Of,
+    /// Number of streams that were added before.
+    #[cfg(feature = "arrow")]
+    number: usize,
 }
 
 /// What a tensor has one entry for.
@@ -54,21 +69,21 @@ enum Of {
 }
 
 impl PackedFile {
-    /// Creates a file without rows, to be written to a folder.
-    pub(super) fn new(folder: &Path) -> Self {
+    /// Creates a file without rows, to be written to a folder. `first` is the number of its first prompt in the run.
+    pub(super) fn new(folder: &Path, first: usize) -> Self {
         let folder = if is_url(folder) { std::env::temp_dir() } else { folder.to_path_buf() };
-        let (streams, ends, numbers, committed) = Default::default();
-        Self { folder, streams, ends, numbers, bytes: 0, committed }
+        let (streams, committed) = Default::default();
+        Self { folder, streams, first, rows: 0, tokens: 0, bytes: 0, committed }
     }
 
     /// Number of rows.
     pub(super) fn rows(&self) -> usize {
-        self.numbers.len()
+        self.rows
     }
 
     /// Number of tokens.
     pub(super) fn tokens(&self) -> usize {
-        self.ends.last().copied().unwrap_or(0)
+        self.tokens
     }
 
     /// Size of the tensors in bytes.
@@ -85,7 +100,7 @@ impl PackedFile {
         numbers: &[usize],
         latents: impl Fn(&str) -> bool,
     ) -> io::Result<()> {
-        let before = self.tokens();
+        let before = self.tokens;
         for tensor in tensors {
             match &tensor.form {
                 Form::Tokens(entry) if latents(&tensor.name) => self.add_latents(tensor, entry, before)?,
@@ -103,19 +118,23 @@ impl PackedFile {
                 }
             }
         }
-        let mut end = before;
+        // The file starts with the first row.
+        let mut offsets: Vec<u8> = if self.rows == 0 { vec![0; 8] } else { Vec::new() };
         for length in lengths {
-            end += length;
-            self.ends.push(end);
+            self.rows += 1;
+            self.tokens += length;
+            offsets.extend((self.tokens as i64).to_le_bytes());
         }
-        self.numbers.extend_from_slice(numbers);
-        Ok(())
+        let numbers = numbers.iter().flat_map(|number| ((number - self.first) as i64).to_le_bytes());
+        let numbers: Vec<u8> = numbers.collect();
+        self.append(OFFSETS, Dtype::I64, Of::Value, None, &offsets)?;
+        self.append(NUMBERS, Dtype::I64, Of::Value, None, &numbers)
     }
 
     /// Keeps the rows added so far.
     pub(super) fn commit(&mut self) {
         let streams = self.streams.iter().map(|(name, stream)| (name.clone(), stream.bytes)).collect();
-        self.committed = Committed { streams, rows: self.rows(), bytes: self.bytes };
+        self.committed = Committed { streams, rows: self.rows, tokens: self.tokens, bytes: self.bytes };
     }
 
     /// Removes the rows added since the last commit.
@@ -127,20 +146,22 @@ impl PackedFile {
             stream.bytes = bytes;
         }
         self.streams.retain(|name, _| self.committed.streams.contains_key(name));
-        self.ends.truncate(self.committed.rows);
-        self.numbers.truncate(self.committed.rows);
-        self.bytes = self.committed.bytes;
+        (self.rows, self.tokens, self.bytes) = (self.committed.rows, self.committed.tokens, self.committed.bytes);
         Ok(())
     }
 
     fn append(&mut self, name: &str, dtype: Dtype, of: Of, entry: Option<&[usize]>, bytes: &[u8]) -> io::Result<()> {
         let folder = &self.folder;
+        #[cfg(feature = "arrow")]
+        let number = self.streams.len();
         let stream = self.streams.entry(name.to_string()).or_insert_with(|| Stream {
             dtype,
             entry: entry.map(<[usize]>::to_vec),
             data: spooled_tempfile_in(IN_MEMORY, folder),
             bytes: 0,
             of,
+            #[cfg(feature = "arrow")]
+            number,
         });
         stream.data.write_all(bytes)?;
         stream.bytes += bytes.len() as u64;
@@ -177,18 +198,10 @@ impl PackedFile {
         self.append(&name("shape"), Dtype::I64, Of::Value, None, shape)
     }
 
-    /// Writes the file, durably. `first` is the number of its first prompt in the run. Returns the file's length and
-    /// hash.
-    ///
-    /// # Errors
-    /// Fails if a tensor was missing in some batches, and if the file cannot be written.
-    pub(super) fn finish(mut self, path: &Path, object: Option<&Object>, first: usize) -> io::Result<(u64, u128)> {
-        let (rows, tokens) = (self.rows(), self.tokens());
-        let offsets = std::iter::once(&0).chain(&self.ends).flat_map(|end| (*end as i64).to_le_bytes());
-        let offsets: Vec<u8> = offsets.collect();
-        let numbers: Vec<u8> = self.numbers.iter().flat_map(|number| ((number - first) as i64).to_le_bytes()).collect();
-        self.append("row_offsets", Dtype::I64, Of::Value, None, &offsets)?;
-        self.append("prompt_numbers", Dtype::I64, Of::Value, None, &numbers)?;
+    /// Prepares the tensors for reading, and checks that each has an entry for all tokens or rows. Returns their names,
+    /// types and shapes.
+    fn rewind(&mut self) -> io::Result<Vec<(String, Dtype, Vec<usize>)>> {
+        let (rows, tokens) = (self.rows, self.tokens);
         let mut tensors = Vec::new();
         for (name, stream) in &mut self.streams {
             if name.ends_with(".shape") && stream.dtype == Dtype::I64 && stream.of == Of::Value {
@@ -211,41 +224,171 @@ impl PackedFile {
             };
             tensors.push((name.clone(), stream.dtype, shape));
         }
+        Ok(tensors)
+    }
+
+    /// Writes the file, durably. Returns the file's length and hash.
+    ///
+    /// # Errors
+    /// Fails if a tensor was missing in some batches, and if the file cannot be written.
+    pub(super) fn finish(mut self, path: &Path, object: Option<&Object>) -> io::Result<(u64, u128)> {
+        let tensors = self.rewind()?;
         let metadata = [("format".to_string(), "pt".to_string())];
         let header = SafetensorsHeader::new(tensors.clone(), metadata).map_err(io::Error::other)?;
-        let ordered = header.order().iter().map(|place| &tensors[*place].0);
-        let mut hash = Xxh3::new();
-        let mut streams = std::mem::take(&mut self.streams);
-        let copy = |to: &mut dyn Write| -> io::Result<u64> {
-            hash.update(header.bytes());
+        written(path, object, |to| {
             to.write_all(header.bytes())?;
             let mut block = vec![0; 1 << 18];
-            for name in ordered {
-                let Some(stream) = streams.get_mut(name) else { continue };
+            for place in header.order() {
+                let Some(stream) = self.streams.get_mut(&tensors[*place].0) else { continue };
                 loop {
                     let read = stream.data.read(&mut block)?;
                     if read == 0 {
                         break;
                     }
-                    hash.update(&block[..read]);
                     to.write_all(&block[..read])?;
                 }
             }
-            Ok(header.bytes().len() as u64 + header.data_len())
+            Ok(())
+        })
+    }
+
+    /// Like [`PackedFile::finish`], as a table with a row per token.
+    #[cfg(feature = "arrow")]
+    pub(super) fn finish_table(mut self, path: &Path, object: Option<&Object>) -> io::Result<(u64, u128)> {
+        self.rewind()?;
+        let bytes_per_token = |stream: &Stream| match (stream.of, &stream.entry) {
+            (Of::Token, Some(entry)) => entry.iter().product::<usize>() * stream.dtype.bitsize() / 8,
+            _ => 0,
         };
-        let bytes = match object {
-            Some(object) => {
-                let mut writer = object.writer();
-                copy(&mut writer)?;
-                writer.finish()?
-            }
-            None => {
-                let mut unfinished = Unfinished::beside(path)?;
-                let bytes = copy(&mut unfinished)?;
-                unfinished.finish()?;
-                bytes
-            }
+        let bytes: usize = self.streams.values().map(bytes_per_token).sum();
+        let together = (TABLE_PART / bytes.max(1)).max(1);
+        let [mut offsets, mut numbers] = [OFFSETS, NUMBERS].map(|name| self.streams.remove(name));
+        let mut next_integer = |of_numbers: bool| match if of_numbers { &mut numbers } else { &mut offsets } {
+            Some(stream) => Ok(stream.integers(1)?.first().copied().unwrap_or(0)),
+            None => Ok::<_, io::Error>(0),
         };
-        Ok((bytes, hash.digest128()))
+        let (mut at, mut end, mut number) = (0, next_integer(false)? as usize, 0);
+        let mut next = || {
+            let until = (at + together).min(self.tokens);
+            let mut prompts = Vec::new();
+            while at < until {
+                if at == end {
+                    (end, number) = (next_integer(false)? as usize, next_integer(true)?);
+                }
+                let own = until.min(end) - at;
+                prompts.extend(std::iter::repeat_n(self.first as i64 + number, own));
+                at += own;
+            }
+            let is_first = until == prompts.len();
+            if prompts.is_empty() { Ok(None) } else { table_part(&mut self.streams, prompts, is_first).map(Some) }
+        };
+        written(path, object, |to| table::write(to, &mut next))
+    }
+}
+
+/// Reads the next tokens, whose prompts are given, from the start of the streams on or after an earlier part.
+#[cfg(feature = "arrow")]
+fn table_part(streams: &mut BTreeMap<String, Stream>, prompts: Vec<i64>, is_first: bool) -> io::Result<table::Tokens> {
+    let count = prompts.len();
+    let mut points = Vec::new();
+    let latents: Vec<String> = streams.keys().filter_map(|name| Some(name.strip_suffix(".offsets")?.into())).collect();
+    for name in latents {
+        let mut part = |part: &str| streams.remove_entry(&format!("{name}.{part}"));
+        let (Some(mut offsets), Some(mut indices), Some(mut values)) =
+            (part("offsets"), part("indices"), part("values"))
+        else {
+            continue;
+        };
+        // The last offset of an earlier part is its end.
+        let own = if is_first { offsets.1.integers(count + 1)? } else { offsets.1.integers_after(count)? };
+        let counts: Vec<usize> = own.windows(2).map(|ends| (ends[1] - ends[0]) as usize).collect();
+        let all: usize = counts.iter().sum();
+        let latents = indices.1.bytes(all * 4)?.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect();
+        let (dtype, number) = (values.1.dtype, values.1.number);
+        let values_read = values.1.bytes(all * dtype.bitsize() / 8)?;
+        let form = table::PointForm::Entries { counts, latents };
+        points.push((number, table::Point { name, dtype, values: values_read, form }));
+        streams.extend([offsets, indices, values]);
+    }
+    let mut integers = |name: &str| match streams.get_mut(name) {
+        Some(stream) => stream.integers(count),
+        None => Ok(Vec::new()),
+    };
+    let (positions, ids) = (integers("positions")?, integers("tokens")?);
+    for (name, stream) in streams.iter_mut().filter(|(name, _)| !["positions", "tokens"].contains(&&***name)) {
+        let (Of::Token, Some(entry)) = (stream.of, &stream.entry) else { continue };
+        let width = entry.iter().product::<usize>();
+        let (name, dtype, number) = (name.clone(), stream.dtype, stream.number);
+        let values = stream.bytes(count * width * dtype.bitsize() / 8)?;
+        points.push((number, table::Point { name, dtype, values, form: table::PointForm::Vectors(width) }));
+    }
+    points.sort_by_key(|(number, _)| *number);
+    let points = points.into_iter().map(|(_, point)| point).collect();
+    Ok(table::Tokens { prompts, positions, ids, points })
+}
+
+#[cfg(feature = "arrow")]
+impl Stream {
+    fn bytes(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        self.data.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn integers(&mut self, count: usize) -> io::Result<Vec<i64>> {
+        Ok(self.bytes(8 * count)?.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
+    }
+
+    /// The last integer read, and the following ones.
+    fn integers_after(&mut self, count: usize) -> io::Result<Vec<i64>> {
+        self.data.seek(SeekFrom::Current(-8))?;
+        self.integers(count + 1)
+    }
+}
+
+/// Writes a file or an object, durably. Returns its length and hash.
+fn written(
+    path: &Path,
+    object: Option<&Object>,
+    fill: impl FnOnce(&mut Hashed<'_>) -> io::Result<()>,
+) -> io::Result<(u64, u128)> {
+    let hashed = |to: &mut (dyn Write + Send)| {
+        let mut to = Hashed { to, hash: Xxh3::new(), bytes: 0 };
+        fill(&mut to)?;
+        Ok::<_, io::Error>((to.bytes, to.hash.digest128()))
+    };
+    match object {
+        Some(object) => {
+            let mut writer = object.writer();
+            let written = hashed(&mut writer)?;
+            writer.finish()?;
+            Ok(written)
+        }
+        None => {
+            let mut unfinished = Unfinished::beside(path)?;
+            let written = hashed(&mut unfinished)?;
+            unfinished.finish()?;
+            Ok(written)
+        }
+    }
+}
+
+/// A writer that hashes and counts what is written.
+struct Hashed<'w> {
+    to: &'w mut (dyn Write + Send),
+    hash: Xxh3,
+    bytes: u64,
+}
+
+impl Write for Hashed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.to.write(bytes)?;
+        self.hash.update(&bytes[..count]);
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
     }
 }

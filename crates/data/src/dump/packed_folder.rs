@@ -27,6 +27,7 @@ pub(super) struct PackedSink {
     log: Option<Log>,
     /// Number of bytes from which on a file is complete.
     size: u64,
+    tables: bool,
     /// Tokens before every prompt.
     prefix: Vec<u32>,
     /// Number of files that earlier runs finished.
@@ -77,8 +78,10 @@ impl PackedSink {
                     remove_unfinished(folder).map_err(place::failed(folder))?;
                 }
                 let listed = if before.complete { before.files } else { Log::read(folder)? };
+                let all = listed.len();
                 let files = sound(folder, listed, &manifest, dump)?;
-                ended = before.complete && manifest_end(&files, &manifest).is_none_or(|end| end);
+                // A complete dump has no files if its pieces have no prompts.
+                ended = before.complete && files.len() == all;
                 if dump.verify {
                     check_prompts(&files, source, folder)?;
                 }
@@ -113,12 +116,13 @@ impl PackedSink {
             own,
             log,
             size: dump.file_size,
+            tables: dump.tables,
             prefix: dump.prefix.clone(),
             earlier,
             at: from,
             summary,
             tokenizer,
-            file: PackedFile::new(folder),
+            file: PackedFile::new(folder, first),
             from,
             first,
             skipped: 0,
@@ -142,14 +146,19 @@ impl PackedSink {
 
     /// Completes the current file at the end of a window.
     fn close(&mut self, mark: Mark) -> Result<(), DumpError> {
-        let file = std::mem::replace(&mut self.file, PackedFile::new(&self.folder));
-        let (rows, tokens) = (file.rows(), file.tokens());
+        let (rows, tokens) = (self.file.rows(), self.file.tokens());
+        let file = std::mem::replace(&mut self.file, PackedFile::new(&self.folder, self.first + rows));
         if rows > 0 {
-            let name = file_name(self.manifest.files.len());
+            let name = file_name(self.manifest.files.len(), self.tables);
             let path = self.folder.join(&name);
             place::check_no_link(&path)?;
             let object = place::object(&path)?;
-            let (bytes, hash) = file.finish(&path, object.as_ref(), self.first).map_err(place::failed(&path))?;
+            let (bytes, hash) = match self.tables {
+                #[cfg(feature = "arrow")]
+                true => file.finish_table(&path, object.as_ref()),
+                _ => file.finish(&path, object.as_ref()),
+            }
+            .map_err(place::failed(&path))?;
             let within = mark.row > 0;
             let input = if within { PackedEntry::with_piece(self.input, mark.hash) } else { self.input };
             let packed = Some(PackedEntry {
@@ -177,15 +186,9 @@ fn start(manifest: &Manifest) -> Mark {
     Mark { piece: manifest.pieces.map_or(0, |[start, _]| start), ..Mark::default() }
 }
 
-/// Whether files end where the folder's pieces do; `None` if there are no files.
-fn manifest_end(files: &[BatchFile], manifest: &Manifest) -> Option<bool> {
-    let to = files.last()?.packed?.to;
-    Some(to.piece >= manifest.pieces.map_or(0, |[_, end]| end))
-}
-
 /// Name of a file.
-fn file_name(number: usize) -> String {
-    format!("part-{number:05}.safetensors")
+fn file_name(number: usize, tables: bool) -> String {
+    format!("part-{number:05}.{}", if tables { "parquet" } else { "safetensors" })
 }
 
 /// Leading files that follow each other and are intact.

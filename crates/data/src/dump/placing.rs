@@ -119,12 +119,6 @@ impl Placing {
         self.rows.len()
     }
 
-    /// First kept position of a row.
-    #[cfg(feature = "arrow")]
-    pub(super) fn first_kept(&self, row: usize) -> usize {
-        self.rows.get(row).map_or(0, |row| row.kept.start)
-    }
-
     /// Sizes needed for a file with only this batch.
     pub(super) fn widths(&self) -> Widths {
         Widths::of(self.rows.iter())

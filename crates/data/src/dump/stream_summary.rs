@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::manifest::Manifest;
+#[cfg(feature = "arrow")]
+use super::place;
 use super::stored::StoredFile;
 use hooklens_model::error::Result;
 use hooklens_model::tokens::{Tokenizer, token_text};
@@ -46,7 +48,11 @@ impl StreamSummary {
     ) -> Result<()> {
         let bos = manifest.model.as_ref().and_then(|model| model.bos);
         for path in earlier {
-            let rows = StoredFile::open(path, &[])?.packed_rows()?;
+            let rows = match path.extension().is_some_and(|ending| ending == "parquet") {
+                #[cfg(feature = "arrow")]
+                true => super::table::token_rows(path).map_err(place::failed(path))?,
+                _ => StoredFile::open(path, &[])?.packed_rows()?,
+            };
             // If only some positions are kept, the first token is unknown, and so is whether all prompts have it.
             let first = |row: &[u32]| prefix.first().or(row.first()).copied();
             self.add(rows.iter().map(|row| (first(row), row.as_slice())), bos);
