@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::batch::{Batch, WindowEnd};
 use super::folder::{check_empty, made};
-use super::manifest::{BatchFile, Log, Manifest, Mark, NAME, PackedEntry};
+use super::manifest::{BatchFile, LOG, Log, Manifest, Mark, NAME, PackedEntry};
 use super::packed_file::PackedFile;
 use super::place::{self, Files, VersionedFile};
 use super::stream_summary::StreamSummary;
@@ -98,6 +98,11 @@ impl PackedSink {
                 }
             }
             None => check_empty(folder, of_store)?,
+        }
+        // A run that could not remove its log is complete nevertheless.
+        let left = folder.join(LOG);
+        if ended && !of_store && left.exists() {
+            std::fs::remove_file(&left).map_err(place::failed(&left))?;
         }
         let log = if ended {
             None
