@@ -156,7 +156,7 @@ fn trainings_of_earlier_versions_open() {
     let data = &after["data"];
     let bytes = fs::metadata(&prompts).unwrap().len();
     assert_eq!(data["corpus"], json!([{"file": prompts.to_str().unwrap(), "bytes": bytes}]));
-    assert_eq!((&data["pieces"], &data["exclude_tokens"]), (&1.into(), &json!([0])));
+    assert_eq!((&data["tokenization"]["prepended_token"], &data["exclude_tokens"]), (&json!(0), &json!([0])));
     assert!(before["data"].as_str().unwrap().contains("16 tokens of 5 prompts"));
     assert!(after["held_out"][0]["l0"].is_number());
     assert_eq!(parsed(&now.join("cfg.json"))["metadata"]["hooklens_version"], env!("CARGO_PKG_VERSION"));

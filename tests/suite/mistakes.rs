@@ -31,6 +31,10 @@ const MISTAKES: &[Mistake] = &[
     ("patch --ioi 2 --per posn", &["posn", "--per", "pos"]),
     ("dump --prompt P --device cudda --out a", &["cudda", "cuda:N"]),
     ("heads --device cudda", &["cudda", "cuda:N"]),
+    ("features train --prompts prompts.txt --at blocks.2.hook_resid_pre --latents 18446744073709551615 --k 4 --out s", &[
+        "--latents 18446744073709551615",
+        "is more than",
+    ]),
     // Layers, heads, positions and latents.
     ("dump --prompt P --hooks blocks.9.hook_resid_pre --out a", &["blocks.9.hook_resid_pre", "0 to 3"]),
     ("patch --ioi 2 --at blocks.9.hook_resid_pre", &["blocks.9.hook_resid_pre", "0 to 3"]),

@@ -108,6 +108,8 @@ fn a_template_does_not_run_or_write_forever() {
         assert!(message.contains(words), "{template}: {message}");
     }
     assert_eq!(chat("{{ 'a\nb'|indent(2, true) }}").unwrap(), "  a\n  b");
+    // Jinja reads every line ending as a newline.
+    assert_eq!(chat("a\r\nb\rc").unwrap(), "a\nb\nc");
 }
 
 #[test]

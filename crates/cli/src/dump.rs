@@ -110,7 +110,8 @@ pub(super) struct DumpArgs {
     /// What to do with a prompt of a file that is not valid: end the dump, or leave the prompt out
     #[arg(long, value_enum, default_value = "stop")]
     on_error: OnError,
-    /// Number of prompts computed together
+    /// Number of prompts computed together; on the CPU, prompts of files are divided further, into batches of about 1,024
+    /// tokens
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
     /// Write NaN and infinite values, with a note, instead of failing

@@ -138,11 +138,18 @@ impl Labels {
         let Value::Object(object) = value else {
             return Err(wrong("labels must be a JSON object with latent indices as keys".into()).into());
         };
-        let one = |(latent, label): (String, Value)| match (latent.parse(), label) {
-            (Ok(latent), Value::String(label)) => Ok((latent, label)),
-            (_, label) => Err(wrong(format!("`\"{latent}\": {label}` is not a latent index with a text label")).into()),
-        };
-        object.into_iter().map(one).collect::<Result<_>>().map(Self)
+        let mut labels = BTreeMap::new();
+        for (latent, label) in object {
+            let (Ok(index), Value::String(label)) = (latent.parse::<usize>(), &label) else {
+                let reason = format!("`\"{latent}\": {label}` is not a latent index with a text label");
+                return Err(wrong(reason).into());
+            };
+            // Such as `3` and `03`.
+            if labels.insert(index, label.clone()).is_some() {
+                return Err(wrong(format!("latent {index} has two labels")).into());
+            }
+        }
+        Ok(Self(labels))
     }
 
     /// Loads the labels stored with a dictionary.

@@ -186,12 +186,17 @@ enum Kind {
     Matryoshka,
 }
 
+/// Maximum number of latents: with two coordinates each, their weights would fill the memory of any machine.
+const MOST_LATENTS: usize = 1 << 40;
+
 impl TrainArgs {
     /// Checks numbers that depend on each other, naming the options. The library checks them too.
     fn check_numbers(&self) -> CliResult {
         let (k, latents) = (self.k, self.latents);
         let has_k = !matches!(self.architecture, Kind::Gated | Kind::L1);
-        let message = if has_k && k > latents as f64 {
+        let message = if latents > MOST_LATENTS {
+            format!("--latents {latents} is more than {MOST_LATENTS}")
+        } else if has_k && k > latents as f64 {
             format!("--k {k} is more than --latents {latents}; pass --k {latents} or less, or more latents")
         } else if self.tokens < self.batch_size {
             let (tokens, batch) = (self.tokens, self.batch_size);

@@ -9,6 +9,7 @@ use super::place_in_row::places_in_rows;
 use super::placing::{Named, Placing};
 use super::{Dump, DumpModel, Seen, Watcher};
 use hooklens_analysis::experiments::{SharedPrefix, common_prefix, run_sharing};
+use hooklens_model::device::in_main_memory;
 use hooklens_model::driver::{ForwardOptions, Logits, RunOutput};
 use hooklens_model::error::Result;
 use hooklens_model::kv_cache::KeyValueCache;
@@ -35,13 +36,35 @@ fn padded(batch: &[Vec<u32>]) -> usize {
     batch.len() * batch.iter().map(Vec::len).max().unwrap_or(0)
 }
 
-/// Number of positions that are computed if rows are run in batches of `size` in this order.
-pub(super) fn positions_computed(rows: &[Vec<u32>], size: usize) -> usize {
-    let of_batch = |start: usize| {
-        let batch = start..(start + size).min(rows.len());
-        padded(&rows[batch.clone()]) - worth_sharing(rows, batch.clone()).map_or(0, |alike| alike * (batch.len() - 1))
+/// Number of positions that a batch computes on the CPU, if a row is not longer: enough to keep its kernels busy, and
+/// few enough that intermediate values stay in the cache.
+const POSITIONS: usize = 1024;
+
+/// Divides rows into batches of at most `size` rows. On the CPU, larger batches are slower, so they are divided further.
+pub(super) fn batches(rows: &[Vec<u32>], size: usize, devices: &[Device]) -> Vec<Range<usize>> {
+    let most = if devices.iter().all(in_main_memory) { POSITIONS } else { usize::MAX };
+    let mut batches: Vec<Range<usize>> = Vec::new();
+    let mut longest = 0;
+    for (number, row) in rows.iter().enumerate() {
+        longest = longest.max(row.len());
+        match batches.last_mut() {
+            Some(last) if last.len() < size && (last.len() + 1).saturating_mul(longest) <= most => last.end += 1,
+            _ => {
+                longest = row.len();
+                batches.push(number..number + 1);
+            }
+        }
+    }
+    batches
+}
+
+/// Number of positions that are computed if rows are run in these batches.
+pub(super) fn positions_computed(rows: &[Vec<u32>], batches: &[Range<usize>]) -> usize {
+    let of_batch = |batch: &Range<usize>| {
+        let saved = worth_sharing(rows, batch.clone()).map_or(0, |alike| alike * (batch.len() - 1));
+        padded(&rows[batch.clone()]) - saved
     };
-    (0..rows.len()).step_by(size).map(of_batch).sum()
+    batches.iter().map(of_batch).sum()
 }
 
 impl Dump {

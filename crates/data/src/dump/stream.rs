@@ -5,16 +5,18 @@
 
 use hooklens_hooks::SelectionText;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
+use burn::tensor::Device;
 use hooklens_hooks::Axis;
 
 use super::batch::{Batch, FromStream, Noted, WindowEnd};
-use super::compute::{positions_computed, worth_sharing};
+use super::compute::{batches, positions_computed, worth_sharing};
 use super::manifest::{Manifest, Mark};
 use super::packed_folder::PackedSink;
 use super::placing::{Placing, PromptRow};
@@ -222,7 +224,7 @@ impl<M: DumpModel> Computing<'_, M> {
         &mut self,
         windows: &Receiver<Result<Window>>,
         watcher: &mut StreamWatcher<'_>,
-        pieces: std::ops::Range<usize>,
+        pieces: Range<usize>,
     ) -> Result<(usize, usize)> {
         let mut prefix = self.dump.prefilled(self.model)?;
         let mut shared_prefix = self.dump.shared_prefix(self.model)?;
@@ -287,7 +289,7 @@ impl<M: DumpModel> Computing<'_, M> {
             places.push(row.place);
             kept.push(own);
         }
-        let order = order(&mut tokens, size, shared_prefix.is_some());
+        let (order, batches) = order(&mut tokens, size, &self.model.devices(), shared_prefix.is_some());
         let numbers: Vec<usize> = order.iter().map(|row| first + row).collect();
         let places: Vec<Option<Place>> = order.iter().map(|row| places[*row].take()).collect();
         let kept: Vec<PromptRow> = order.iter().map(|row| kept[*row].clone()).collect();
@@ -296,8 +298,7 @@ impl<M: DumpModel> Computing<'_, M> {
             let stream = FromStream { numbers: Vec::new(), places: Vec::new(), end: Some(end) };
             return Ok(if self.send(0, placing, Vec::new(), stream) { Went::On } else { Went::Failed });
         }
-        for start in (0..tokens.len()).step_by(size) {
-            let own = start..(start + size).min(tokens.len());
+        for own in batches {
             let batch = &tokens[own.clone()];
             let prefix_len = self.dump.prefix.len();
             let mut placing =
@@ -316,7 +317,7 @@ impl<M: DumpModel> Computing<'_, M> {
                 places: places[own.clone()].to_vec(),
                 end: is_end.then(|| end.clone()),
             };
-            if !self.send(start, placing, computed, stream) {
+            if !self.send(own.start, placing, computed, stream) {
                 return Ok(Went::Failed);
             }
             if !is_end && self.is_stopped() {
@@ -342,17 +343,19 @@ impl<M: DumpModel> Computing<'_, M> {
     }
 }
 
-/// Puts rows into the order in which batches of `size` compute fewer positions, and returns it: by length, so that
-/// little is computed for padding, or as they are, if batches of rows that begin alike can share their prefixes.
-fn order(rows: &mut Vec<Vec<u32>>, size: usize, shares: bool) -> Vec<usize> {
+/// Puts rows into the order in which batches of at most `size` compute fewer positions: by length, so that little is
+/// computed for padding, or as they are, if batches of rows that begin alike can share their prefixes. Returns the order
+/// and the batches.
+fn order(rows: &mut Vec<Vec<u32>>, size: usize, devices: &[Device], shares: bool) -> (Vec<usize>, Vec<Range<usize>>) {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by_key(|row| rows[*row].len());
     let sorted: Vec<Vec<u32>> = order.iter().map(|row| rows[*row].clone()).collect();
-    if shares && positions_computed(rows, size) < positions_computed(&sorted, size) {
-        return (0..rows.len()).collect();
+    let (as_is, by_length) = (batches(rows, size, devices), batches(&sorted, size, devices));
+    if shares && positions_computed(rows, &as_is) < positions_computed(&sorted, &by_length) {
+        return ((0..rows.len()).collect(), as_is);
     }
     *rows = sorted;
-    order
+    (order, by_length)
 }
 
 /// Names the prompt that an error is about.

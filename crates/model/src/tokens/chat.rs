@@ -90,7 +90,9 @@ impl Tokenizer {
         let special = self.special_texts.iter().map(|(name, text)| (name.clone(), Value::from_serialize(text)));
         let values: Value = special.chain(given).collect();
         let failed = |error: Error| refused("the template can't be rendered".into(), Some(error));
-        let (environment, text) = (environment(), with_scopes(text));
+        // As Jinja reads templates.
+        let text = text.replace("\r\n", "\n").replace('\r', "\n");
+        let (environment, text) = (environment(), with_scopes(&text));
         let mut written = Bounded::default();
         let rendered = environment
             .template_from_str(&text)
