@@ -59,9 +59,7 @@ impl CorpusArg {
             }
         };
         let options = [("concatenate", self.concatenate.map(Value::from))];
-        // Without a tokenizer, no token is prepended.
-        let prepended = model.prepended(prepend_bos).unwrap_or_default();
-        let tokenization = tokenization(model, prepended, &options)?;
+        let tokenization = tokenization(model, model.prepended(prepend_bos), &options)?;
         Ok(Box::new(rows.tokenized_by(tokenization).on_pass(again)))
     }
 

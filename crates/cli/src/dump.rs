@@ -266,9 +266,7 @@ fn checked(args: &DumpArgs) -> CliResult {
                         cut(row_of(prompt, |text| own.token_row_up_to(text, prepend_bos, most))?, most)
                     })?,
                 };
-                // Without a tokenizer, no token is prepended.
-                let prepended = own.prepended(prepend_bos).unwrap_or_default();
-                Ok(rows.tokenized_by(tokenization(own, prepended, &cuts(args))?))
+                Ok(rows.tokenized_by(tokenization(own, own.prepended(prepend_bos), &cuts(args))?))
             };
             if streamed(args, &globs, (&model, &prefix), shard, source)?.is_some() {
                 return Ok(());
@@ -291,7 +289,7 @@ fn checked(args: &DumpArgs) -> CliResult {
             let row = |text: &str| Ok(own.to_tokens(text)?.tokens.real(0));
             let source = |corpus: &Corpus| {
                 let rows = CorpusRows::new(corpus, move |prompt| cut(row_of(prompt, row)?, most))?;
-                Ok(rows.tokenized_by(tokenization(own, None, &cuts(args))?))
+                Ok(rows.tokenized_by(tokenization(own, Ok(None), &cuts(args))?))
             };
             if streamed(args, &globs, (&model, &[]), shard, source)?.is_some() {
                 return Ok(());
@@ -485,7 +483,8 @@ fn streamed<'m, M: DumpModel>(
     }
     if let Some(shard) = shard.filter(|shard| source.pieces() < shard.of()) {
         note(format!(
-            "the prompt files have {}, so some of the {} shards are empty (a .gz file is one piece, and so is a frame of a .zst file)",
+            "the prompt files have {}, so some of the {} shards are empty (a .gz file is one piece, and so is a frame \
+             of a .zst file)",
             plural(source.pieces(), "piece"),
             shard.of()
         ));

@@ -13,8 +13,8 @@ const TABLE: u32 = 0x8f92_eab1;
 const TABLE_FRAME: u32 = SKIPPED + 0xe;
 /// Length of the end of the table.
 const FOOTER: u64 = 9;
-/// Maximum number of blocks of which a file without a table is read: one to a few seconds on a local disk. The frames
-/// after them are not told apart.
+/// Maximum number of blocks whose headers are read in a file without a table: one to a few seconds on a local disk. The
+/// frames after them count as one.
 const BLOCKS: usize = 1 << 20;
 
 /// Reads a range of bytes of a file.

@@ -22,12 +22,12 @@ const PACKED: [&str; 4] = ["gz", "gzip", "zst", "zstd"];
 /// Opens the lines of a file; `-` is standard input.
 pub(super) fn open(path: &Path, field: Option<&str>, watch: Option<Watch>) -> Result<PlacedPrompts, DumpError> {
     let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
-    let (reader, json): (Box<dyn Read>, bool) = match path == Path::new("-") {
-        true => (Box::new(std::io::stdin()), field.is_some()),
-        false => (files::open(path).map_err(failed)?, field.is_some() || is_json(path)),
+    let reader: Box<dyn Read> = match path == Path::new("-") {
+        true => Box::new(std::io::stdin()),
+        false => files::open(path).map_err(failed)?,
     };
     let reader = unpacked::open(BufReader::with_capacity(1 << 16, Watched { reader, watch })).map_err(failed)?;
-    Ok(Box::new(Lines::new(reader, path, field, json)))
+    Ok(Box::new(Lines::new(reader, path, field)))
 }
 
 /// Opens the lines of an uncompressed file that follow a newline in a range of bytes. A range that starts at 0 also has
@@ -40,7 +40,7 @@ pub(super) fn open_range(
 ) -> Result<Lines, DumpError> {
     let capacity = (range.end - range.start).clamp(1 << 12, 1 << 16) as usize;
     let reader = Box::new(reader_at(path, range.start, capacity, watch)?);
-    let lines = Lines::new(reader, path, field, field.is_some() || is_json(path));
+    let lines = Lines::new(reader, path, field);
     let end = Rc::new(Cell::new(range.end));
     Lines { start: range.start, at: range.start, begun: range.start, end, ..lines }.after_newline()
 }
@@ -54,7 +54,7 @@ pub(super) fn open_frames(
 ) -> Result<Lines, DumpError> {
     let start = range.start;
     let (reader, end) = unpacked::open_frames(reader_at(path, start, 1 << 16, watch)?, range);
-    let lines = Lines::new(reader, path, field, field.is_some() || is_json(path));
+    let lines = Lines::new(reader, path, field);
     Lines { start, end, is_packed: true, ..lines }.after_newline()
 }
 
@@ -100,7 +100,8 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    fn new(reader: Box<dyn BufRead>, path: &Path, field: Option<&str>, json: bool) -> Self {
+    fn new(reader: Box<dyn BufRead>, path: &Path, field: Option<&str>) -> Self {
+        let json = field.is_some() || is_json(path);
         let field = field.map(str::to_string);
         Self {
             reader,

@@ -17,7 +17,8 @@ use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
 
 /// Largest and smallest number of bytes of a piece of a file of lines, and how many pieces a corpus has if it is not very
-/// large or very small: more than there are tasks.
+/// large or very small: more than there are tasks. The newline before a second piece must not be at byte 0, where the
+/// first one starts.
 const PIECE: (u64, u64) = (32 << 10, 2);
 const PIECES: u64 = 8192;
 /// Largest number of bytes of a piece in an object store, where each piece is a request.

@@ -19,7 +19,7 @@ pub(super) fn is_skipped(magic: u32) -> bool {
     magic & 0xffff_fff0 == SKIPPED
 }
 
-/// Whether the first bytes of a file are those of a Zstandard file.
+/// Whether the first bytes of a file indicate Zstandard.
 pub(super) fn is_zstandard(start: &[u8]) -> bool {
     let magic = start.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
     magic.is_some_and(|magic| magic == ZSTANDARD || is_skipped(magic))
@@ -37,7 +37,7 @@ pub(super) fn open(mut reader: impl BufRead + 'static) -> io::Result<Box<dyn Buf
         return Ok(Box::new(BufReader::new(MultiGzDecoder::new(reader))));
     }
     if is_zstandard(start) {
-        return Ok(Box::new(BufReader::new(Frames::new(reader, 0..u64::MAX).0)));
+        return Ok(open_frames(reader, 0..u64::MAX).0);
     }
     Ok(Box::new(reader))
 }

@@ -86,8 +86,8 @@ impl Batch {
         to.len() > before
     }
 
-    /// Reads the tensors from their devices, as rows without padding. Omits the mask; positions are those of the
-    /// tokens in their prompts.
+    /// Reads the tensors from their devices, as rows without padding. Omits the mask; positions are the
+    /// tokens' positions in their prompts.
     pub(super) fn pack(&self, path: &Path) -> Result<Vec<PackedTensor>, DumpError> {
         let failed = |e: HookError| DumpError::File { path: path.to_path_buf(), source: std::io::Error::other(e) };
         let read = read_all(self.tensors.iter().map(|named| &named.activation)).map_err(failed)?;

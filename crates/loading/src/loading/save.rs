@@ -40,19 +40,11 @@ pub trait SavePretrained {
     fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()>;
 }
 
-/// Files that a tokenizer is read from: two that are written, three that are read beside these, and those of other
-/// kinds of tokenizers.
-const TOKENIZER: [&str; 9] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.txt",
-    "vocab.json",
-    "source.spm",
-    "target.spm",
-];
+/// Files that describe a tokenizer.
+const TOKENIZER: [&str; 6] =
+    ["tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "source.spm", "target.spm"];
+/// Files that are read beside them, and are not written.
+const BESIDE_TOKENIZER: [&str; 3] = ["special_tokens_map.json", "added_tokens.json", "chat_template.jinja"];
 
 impl SavePretrained for HookedTransformer {
     fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
@@ -116,8 +108,8 @@ impl SavePretrained for HookedTransformer {
             files.remove(&folder.join("generation_config.json"));
         }
         // Another model's files would be read as this model's.
-        let stale = if self.tokenizer().is_ok() { &TOKENIZER[2..5] } else { &TOKENIZER[..] };
-        stale.iter().for_each(|name| files.remove(&folder.join(name)));
+        let stale = if self.tokenizer().is_ok() { &[] } else { &TOKENIZER[..] };
+        BESIDE_TOKENIZER.iter().chain(stale).for_each(|name| files.remove(&folder.join(name)));
         let templates = fs::read_dir(folder.join("additional_chat_templates")).into_iter().flatten().flatten();
         templates.for_each(|file| files.remove(&file.path()));
         Ok(files.finish().map_err(load_errors::cant_write(folder))?)
