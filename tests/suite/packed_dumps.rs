@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use hooklens::corpus::Prompt;
 use hooklens::dump::ActivationStore;
 use serde_json::{Value, json};
 
+use crate::corpora::gzipped;
 use crate::dump::read;
 use crate::support::program;
 
@@ -335,6 +337,67 @@ fn bad_lines_are_left_out_if_asked() {
     assert_eq!((skipped, &manifest["rows"]), (3, &json!(1502)));
     let last = packed(&path.join("out")).pop().unwrap();
     assert_eq!(last["tokens"].1, [7.0]);
+}
+
+/// Prompts that are selected by number have the values that they have in the whole corpus; shards of them have equal
+/// numbers of prompts.
+#[test]
+fn selected_prompts_are_those_of_the_corpus() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let rows = prompts(3000);
+    write(&path.join("a.jsonl"), &rows[..700]);
+    let (packed_half, rest) = (path.join("b.jsonl.gz"), &rows[700..]);
+    fs::write(packed_half, gzipped(rest.iter().map(|row| format!("{row:?}\n")).collect::<String>().as_bytes()))
+        .unwrap();
+    let dump =
+        ["dump", "--model", "embedded:induction", "--prompts", "a.jsonl", "b.jsonl.gz", "--hooks", "resid_post1"];
+    let run = |out: &str, more: &[&str]| ran(path, &[&dump[..], &["--out", out], more].concat());
+    let rows_of = |out: &str, more: &[&str]| {
+        let (code, said) = run(out, more);
+        assert_eq!(code, Some(0), "{said}");
+        packed(&path.join(out))
+    };
+    let same = |found: &[Row], expected: &[&Row]| {
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert_eq!(found["tokens"], expected["tokens"]);
+            let (values, others) = (&found["blocks.1.hook_resid_post"].1, &expected["blocks.1.hook_resid_post"].1);
+            let most = others.iter().fold(1f32, |most, value| most.max(value.abs()));
+            assert!(values.iter().zip(others).all(|(a, b)| (a - b).abs() <= 1e-5 * most));
+        }
+    };
+    let all = rows_of("all", &[]);
+    let range: Vec<&Row> = all[650..770].iter().collect();
+    same(&rows_of("range", &["--skip", "650", "--limit", "120"]), &range);
+    for index in ["1", "2", "3", "4"] {
+        let shard = format!("{index}/4");
+        let (code, said) = run("s", &["--skip", "650", "--limit", "120", "--shard", &shard]);
+        assert!(code == Some(0) && said.contains("30 prompts"), "{said}");
+    }
+    done(path, &["merge", "--out", "s"]);
+    same(&packed(&path.join("s")), &range);
+    let sample = ["--sample", "200", "--sample-seed", "3"];
+    let drawn = rows_of("drawn", &sample);
+    let chosen = hooklens::corpus::Corpus::new([path.join("a.jsonl"), path.join("b.jsonl.gz")]).sample(200, 3);
+    let chosen: Vec<Vec<u32>> = chosen
+        .prompts()
+        .unwrap()
+        .map(|prompt| match prompt.unwrap() {
+            Prompt::Tokens(ids) => ids,
+            Prompt::Text(text) => panic!("{text}"),
+        })
+        .collect();
+    for (row, ids) in drawn.iter().zip(&chosen) {
+        assert_eq!(row["tokens"].1, ids.iter().map(|id| *id as f32).collect::<Vec<_>>());
+    }
+    assert_eq!(drawn.len(), 200);
+    // A finished dump is not continued with another selection.
+    assert!(done(path, &[&dump[..], &["--out", "drawn", "--resume"], &sample].concat()).contains("already complete"));
+    let (code, said) = run("drawn", &["--sample", "200", "--sample-seed", "4", "--resume"]);
+    assert!(code == Some(1) && said.contains("sample"), "{said}");
+    let (code, said) = run("none", &["--skip", "3000"]);
+    assert!(code == Some(1) && said.contains("no prompts left"), "{said}");
 }
 
 /// A dump is not continued with other prompts, and says which.

@@ -12,7 +12,8 @@ use serde_json::json;
 use super::args::{DtypeArg, ModelArg, ProcessArg};
 use super::json_result::{ModelId, with_header};
 use super::out::{CsvArg, Finding, check_finite, plural, prepare, print_largest};
-use super::pairs::{Line, PairArgs, PairToken, Pairs, metric_and_unit};
+use super::pair_file::{Line, PairToken};
+use super::pairs::{PairArgs, Pairs, metric_and_unit};
 use super::picture_args::PictureArgs;
 use super::share::{Kind, Part, ShareArgs};
 use super::share_report::ShareReport;
@@ -74,7 +75,11 @@ pub(super) enum ToArg {
 
 pub(super) fn run(args: &AttributeArgs) -> CliResult {
     args.share.file()?;
-    prepare(args.share.path(), args.share.names(), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
+    prepare(
+        args.share.path(),
+        args.share.names(),
+        args.model.inputs().into_iter().chain(args.pairs.file().map(Into::into)),
+    )?;
     if args.share.shard()?.is_some() && args.to != ToArg::Edges {
         return Err(Failure::Usage("--shard requires --to edges; the other attributions use a single prompt".into()));
     }
@@ -210,7 +215,7 @@ fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     let Some(share) = args.share.share(Kind::AttributeEdges, settings)?.filter(|share| !share.is_done()) else {
         return Ok(());
     };
-    let found = args.pairs.read_share(model, &share)?.map(|pairs| scores(args, model, pairs)).transpose()?;
+    let found = args.pairs.read_share(model, &share, None)?.map(|pairs| scores(args, model, pairs)).transpose()?;
     share.write(found.as_ref())
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::Failure;
-use super::given::{Given, row_of, to_join};
+use super::given::{Given, row_of, to_join, unless_stopped};
 use super::prompt_files::PromptFiles;
 use super::terminal::note;
 use super::tokenization::tokenization;
@@ -52,12 +52,13 @@ impl CorpusArg {
             }
         };
         let rows = match self.concatenate {
-            None => CorpusRows::new(&corpus, move |prompt| row(model, prompt, prepend_bos))?,
+            None => CorpusRows::new(&corpus, move |prompt| row(model, prompt, prepend_bos)),
             Some(len) => {
                 let join = move |rows: &[Vec<u32>]| Ok(concatenated_part(model, rows, len, prepend_bos)?.0);
-                CorpusRows::joined(&corpus, |prompt| to_join(model, prompt), join)?
+                CorpusRows::joined(&corpus, |prompt| to_join(model, prompt), join)
             }
         };
+        let rows = unless_stopped(rows.map_err(Failure::from))?;
         let options = [("concatenate", self.concatenate.map(Value::from))];
         let tokenization = tokenization(model, model.prepended(prepend_bos), &options)?;
         Ok(Box::new(rows.tokenized_by(tokenization).on_pass(again)))

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::any_model::{AnyModel, past_context};
 use super::args::{ModelArg, ProcessArg, TokenRows, float_type, positions, token_rows};
 use super::findings::Findings;
-use super::given::{Given, GivenRows, row_of, to_join};
+use super::given::{Given, GivenRows, row_of, to_join, unless_stopped};
 use super::json_result::{ModelId, print_result};
 use super::out::{Names, plural, prepare};
 use super::progress::progress;
@@ -471,7 +471,7 @@ fn streamed<'m, M: DumpModel>(
         return Ok(None);
     }
     let Some(corpus) = args.files.in_pieces()? else { return Ok(None) };
-    let source = source(&corpus)?;
+    let source = unless_stopped(source(&corpus))?;
     // An error of the first prompt is reported when it is computed.
     if source.open_all(0..source.pieces(), 0).next().is_none() {
         return Err(args.files.are_empty());

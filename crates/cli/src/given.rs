@@ -38,12 +38,7 @@ impl Given {
         match self {
             Self::Files(prompts) => {
                 for placed in prompts {
-                    // After a signal, an error in a prompt may only mean that reading was interrupted.
-                    if signals::stopped() {
-                        let message = "before running the first prompt; run the same command again to restart";
-                        return Err(Failure::Stopped(message.into()));
-                    }
-                    let (prompt, place) = placed.map_err(Error::from)?;
+                    let (prompt, place) = unless_stopped(placed.map_err(Failure::from))?;
                     given.places.push(place);
                     given.add(row(prompt))?;
                 }
@@ -52,6 +47,15 @@ impl Given {
         }
         Ok(given)
     }
+}
+
+/// What was read, unless a signal has arrived. An error then may only mean that reading was interrupted.
+pub(super) fn unless_stopped<T>(read: Result<T, Failure>) -> Result<T, Failure> {
+    if signals::stopped() {
+        let message = "before running the first prompt; run the same command again to restart";
+        return Err(Failure::Stopped(message.into()));
+    }
+    read
 }
 
 /// Rows of token ids, and where each comes from.

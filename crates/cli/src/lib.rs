@@ -36,6 +36,7 @@ mod memory;
 mod merge;
 mod notebook;
 mod out;
+mod pair_file;
 mod pairs;
 mod parity;
 pub mod parity_check;

@@ -1,32 +1,25 @@
 //! Pairs of clean and corrupted prompts, with their answers and the metric.
 
-use std::fmt;
-use std::io::{BufReader, Read};
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::ops::Range;
+use std::path::Path;
 
 use clap::{Args, ValueEnum};
-use serde::Deserialize;
-use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
-
-use hooklens_hooks::nearest;
 
 use super::Failure;
 use super::args::{TokenRows, token_rows};
+use super::pair_file::{Line, PairFile, PairPlace, PairPrompt, PairToken, ioi_lines};
 use super::share::{Share, setting_name};
 use super::written::WrittenArg;
 use hooklens_analysis::activations::TokenChoice;
 use hooklens_analysis::error::PatchError;
-use hooklens_analysis::experiments::{IoiPrompt, ioi_prompts};
 use hooklens_analysis::patching::{Ablation, Metric, Patchable, Patching};
-use hooklens_io::regular;
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::encoder::{EncoderInput, HookedEncoder};
 use hooklens_model::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
 use hooklens_model::error::{Error, InputError, Result as LibResult, error_chain};
 use hooklens_model::model::{DecoderInput, HookedTransformer};
-use hooklens_model::tokens::{PaddingSide, Tokens, single_token, token_text};
+use hooklens_model::tokens::{PaddingSide, Tokens, single_token};
 
 #[derive(Debug, Args)]
 pub(super) struct PairArgs {
@@ -59,10 +52,7 @@ pub(super) struct PairArgs {
     /// A file with one {"clean": ..., "corrupted": ..., "answer": ..., "wrong": ...} per line, with prompts and tokens
     /// given as texts or as token ids
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["clean", "corrupted", "answer", "wrong", "tokens", "corrupted_tokens", "answer_token", "wrong_token"])]
-    pairs: Option<PathBuf>,
-    /// Contents of `pairs`, cached because a pipe can be read only once.
-    #[arg(skip)]
-    of_file: OnceLock<Vec<Line>>,
+    pairs: Option<PairFile>,
     /// Use N pairs generated from the grammar that embedded:ioi was trained on, at most a million
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000), conflicts_with_all = ["clean", "corrupted", "answer", "wrong", "tokens", "corrupted_tokens", "answer_token", "wrong_token", "pairs"])]
     ioi: Option<u32>,
@@ -83,8 +73,8 @@ impl PairArgs {
     }
 
     /// The file that the pairs are read from.
-    pub(super) fn file(&self) -> Option<&PathBuf> {
-        self.pairs.as_ref()
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.pairs.as_ref().map(PairFile::path)
     }
 }
 
@@ -115,108 +105,7 @@ pub(super) struct Pairs<I> {
     /// Clean prompts of all shards, needed for mean ablation.
     all: Option<I>,
     /// Where each pair comes from, if it was read from a file.
-    places: Vec<String>,
-}
-
-/// A prompt: text, or token ids that are used as they are.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(untagged, expecting = "expected a prompt: a string or a list of token ids")]
-pub(super) enum PairPrompt {
-    Text(String),
-    Tokens(Vec<u32>),
-}
-
-/// A token, given by its text or its id.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(untagged, expecting = "expected a token: a string or an id")]
-pub(super) enum PairToken {
-    Text(String),
-    Id(u32),
-}
-
-impl PairPrompt {
-    /// Token ids, with texts tokenized by `tokenize`.
-    pub(super) fn row(&self, tokenize: impl Fn(&str) -> LibResult<Vec<u32>>) -> LibResult<Vec<u32>> {
-        match self {
-            Self::Text(text) => tokenize(text),
-            Self::Tokens(ids) => Ok(ids.clone()),
-        }
-    }
-}
-
-impl fmt::Display for PairToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PairToken::Text(text) => write!(f, "{text:?}"),
-            PairToken::Id(id) => write!(f, "{id}"),
-        }
-    }
-}
-
-/// One pair: a clean and maybe a corrupted prompt, with the answer and maybe a wrong token.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Line {
-    pub(super) clean: PairPrompt,
-    pub(super) corrupted: Option<PairPrompt>,
-    pub(super) answer: PairToken,
-    pub(super) wrong: Option<PairToken>,
-    /// Where the pair comes from, if it was read from a file.
-    #[serde(skip)]
-    pub(super) place: Option<String>,
-}
-
-/// Pairs generated from the grammar that `embedded:ioi` was trained on.
-pub(super) fn ioi_lines(count: u32) -> Result<Vec<Line>, Failure> {
-    if count == 0 {
-        return Err(Failure::Usage("--ioi must be at least 1".into()));
-    }
-    let line = |(number, prompt): (usize, IoiPrompt)| Line {
-        clean: PairPrompt::Text(prompt.text),
-        corrupted: Some(PairPrompt::Text(prompt.corrupted)),
-        answer: PairToken::Text(prompt.answer.into()),
-        wrong: Some(PairToken::Text(prompt.wrong.into())),
-        place: Some(format!("--ioi (prompts in the words of embedded:ioi), pair {number}")),
-    };
-    Ok((1..).zip(ioi_prompts(count as usize, 0)).map(line).collect())
-}
-
-/// Maximum size of a file of pairs, in bytes. All pairs are run together, and a stream may never end.
-const LONGEST: u64 = 1 << 26;
-
-/// Reads pairs from a JSON Lines file.
-pub(super) fn file_lines(path: &Path) -> Result<Vec<Line>, Failure> {
-    let failed =
-        |line: usize, reason: String| Failure::Failed(format!("{}, line {line}: {reason}", path.display()).into());
-    let text = text(path).map_err(|e| Failure::Failed(format!("{}: {e}", path.display()).into()))?;
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let lines = lines.map(|(number, line)| {
-        let read: Line = serde_json::from_str(line).map_err(|e| failed(number + 1, e.to_string()))?;
-        check_keys(line).map_err(|reason| failed(number + 1, reason))?;
-        Ok(Line { place: Some(format!("{}, line {}", path.display(), number + 1)), ..read })
-    });
-    let lines = lines.collect::<Result<Vec<Line>, Failure>>()?;
-    if lines.is_empty() { Err(failed(1, "the file contains no pairs".into())) } else { Ok(lines) }
-}
-
-/// Fails on a key that is probably a misspelled one. Other keys, such as a line's own id, are allowed.
-fn check_keys(line: &str) -> Result<(), String> {
-    const KEYS: [&str; 4] = ["clean", "corrupted", "answer", "wrong"];
-    let Ok(Value::Object(object)) = serde_json::from_str(line) else { return Ok(()) };
-    for key in object.keys().filter(|key| !KEYS.contains(&key.as_str())) {
-        if let Some(known) = nearest(key, KEYS).first() {
-            return Err(format!("unknown key `{key}`; did you mean `{known}`?"));
-        }
-    }
-    Ok(())
-}
-
-fn text(path: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    let read = BufReader::new(regular::open_stream(path)?).take(LONGEST + 1).read_to_string(&mut text)?;
-    match read as u64 > LONGEST {
-        true => Err(std::io::Error::other(format!("the file is longer than {} MiB", LONGEST >> 20))),
-        false => Ok(text),
-    }
+    places: Vec<PairPlace>,
 }
 
 impl PairArgs {
@@ -224,50 +113,37 @@ impl PairArgs {
         self.pairs(model, self.lines()?)
     }
 
-    /// Pairs of one shard, with the clean prompts of all shards for mean ablation. `None` if the shard has no pairs.
+    /// Pairs of one shard. Mean ablation takes the mean over the clean prompts of all shards. `None` if the shard has no
+    /// pairs.
     pub(super) fn read_share<M: PairModel>(
         &self,
         model: &M,
         share: &Share,
+        ablate: Option<AblateArg>,
     ) -> Result<Option<Pairs<M::Input>>, Failure> {
-        let lines = self.lines()?;
-        let own = lines[share.of(lines.len())].to_vec();
+        let own = share.of(self.count_and_hash()?.0);
         if own.is_empty() {
             return Ok(None);
         }
-        let all = lines.into_iter().map(|line| line.clean).collect();
-        let all = Some(model.input(all, &self.written)?);
-        Ok(Some(Pairs { all, ..self.pairs(model, own)? }))
+        let pairs = self.pairs(model, self.lines_in(own)?)?;
+        if ablate != Some(AblateArg::Mean) {
+            return Ok(Some(pairs));
+        }
+        let all = self.lines()?.into_iter().map(|line| line.clean).collect();
+        Ok(Some(Pairs { all: Some(model.input(all, &self.written)?), ..pairs }))
     }
 
     /// A description of the metric and the prompts, including a hash. Used to check that shards belong together.
     pub(super) fn described(&self) -> Result<String, Failure> {
-        let mut hash = Xxh3::new();
-        let lines = self.lines()?;
-        for Line { clean, corrupted, answer, wrong, .. } in &lines {
-            for prompt in [Some(clean), corrupted.as_ref()] {
-                match prompt {
-                    Some(PairPrompt::Tokens(ids)) => hash_ids(&mut hash, ids),
-                    Some(PairPrompt::Text(text)) => hash_text(&mut hash, text),
-                    None => hash_text(&mut hash, ""),
-                }
-            }
-            for token in [Some(answer), wrong.as_ref()] {
-                match token {
-                    Some(PairToken::Id(id)) => hash_ids(&mut hash, &[*id]),
-                    Some(PairToken::Text(text)) => hash_text(&mut hash, text),
-                    None => hash_text(&mut hash, ""),
-                }
-            }
-        }
+        let (count, hash) = self.count_and_hash()?;
         let written = self.written.described().map_or(String::new(), |written| format!(", {written}"));
-        Ok(format!("{} of {} pairs ({:032x}){written}", setting_name(&self.metric), lines.len(), hash.digest128()))
+        Ok(format!("{} of {count} pairs ({:032x}){written}", setting_name(&self.metric), hash))
     }
 
     fn pairs<M: PairModel>(&self, model: &M, lines: Vec<Line>) -> Result<Pairs<M::Input>, Failure> {
         if self.metric == MetricArg::LogitDiff {
             lines.iter().try_for_each(check_answers)?;
-            if let Some(place) = lines.iter().find(|line| line.wrong.is_none()).and_then(|line| line.place.as_deref()) {
+            if let Some(place) = lines.iter().find(|line| line.wrong.is_none()).and_then(|line| line.place.as_ref()) {
                 return Err(Failure::Usage(format!(
                     "{place}: --metric logit-diff requires a wrong token for each answer; add the key `wrong`"
                 )));
@@ -277,7 +153,7 @@ impl PairArgs {
         if lines.iter().all(same) {
             let what = if lines.len() == 1 { "prompts are" } else { "prompts of every pair are" };
             let place =
-                lines.first().and_then(|line| line.place.as_deref()).map_or(String::new(), |at| format!("{at}: "));
+                lines.first().and_then(|line| line.place.as_ref()).map_or(String::new(), |at| format!("{at}: "));
             return Err(Failure::Usage(format!(
                 "{place}there is nothing to measure: the clean and the corrupted {what} identical"
             )));
@@ -335,14 +211,32 @@ impl PairArgs {
 
     /// The pairs, in the order given.
     pub(super) fn lines(&self) -> Result<Vec<Line>, Failure> {
+        match &self.pairs {
+            Some(file) => file.lines(),
+            None => self.of_options(),
+        }
+    }
+
+    /// A range of the pairs. The others are not kept in memory if they are read from a file.
+    fn lines_in(&self, range: Range<usize>) -> Result<Vec<Line>, Failure> {
+        match &self.pairs {
+            Some(file) => file.lines_in(range),
+            None => Ok(self.of_options()?.drain(range).collect()),
+        }
+    }
+
+    /// Number of pairs, and a hash of them.
+    fn count_and_hash(&self) -> Result<(usize, u128), Failure> {
+        match &self.pairs {
+            Some(file) => file.count_and_hash(),
+            None => self.of_options().map(|lines| (lines.len(), hash_of(&lines))),
+        }
+    }
+
+    /// The pairs that are not read from a file.
+    fn of_options(&self) -> Result<Vec<Line>, Failure> {
         if let Some(count) = self.ioi {
             return ioi_lines(count);
-        }
-        if let Some(path) = &self.pairs {
-            return match self.of_file.get() {
-                Some(lines) => Ok(lines.clone()),
-                None => file_lines(path).map(|lines| self.of_file.get_or_init(|| lines).clone()),
-            };
         }
         let clean = prompts(&self.clean, self.tokens.as_ref());
         let count = clean.len();
@@ -388,6 +282,27 @@ pub(super) fn tokens(texts: &[String], ids: &[u32]) -> Vec<PairToken> {
     texts.iter().cloned().map(PairToken::Text).chain(ids.iter().copied().map(PairToken::Id)).collect()
 }
 
+fn hash_of(lines: &[Line]) -> u128 {
+    let mut hash = Xxh3::new();
+    for Line { clean, corrupted, answer, wrong, .. } in lines {
+        for prompt in [Some(clean), corrupted.as_ref()] {
+            match prompt {
+                Some(PairPrompt::Tokens(ids)) => hash_ids(&mut hash, ids),
+                Some(PairPrompt::Text(text)) => hash_text(&mut hash, text),
+                None => hash_text(&mut hash, ""),
+            }
+        }
+        for token in [Some(answer), wrong.as_ref()] {
+            match token {
+                Some(PairToken::Id(id)) => hash_ids(&mut hash, &[*id]),
+                Some(PairToken::Text(text)) => hash_text(&mut hash, text),
+                None => hash_text(&mut hash, ""),
+            }
+        }
+    }
+    hash.digest128()
+}
+
 fn hash_text(hash: &mut Xxh3, text: &str) {
     hash.update(text.as_bytes());
     hash.update(&[0xff]);
@@ -419,7 +334,7 @@ impl<I: Clone> Pairs<I> {
         })?;
         Patching::new(model, self.clean, corrupted, self.metric).map_err(|error| match error.downcast_ref() {
             Some(PatchError::Lengths { example, clean, corrupted }) => {
-                let place = self.places.get(*example).cloned().unwrap_or_else(|| format!("pair {}", example + 1));
+                let place = self.places.get(*example).map_or_else(|| format!("pair {}", example + 1), PairPlace::to_string);
                 let message = format!(
                     "{place}: the clean prompt has {clean} tokens but the corrupted one has {corrupted}; the prompts of \
                      a pair must have the same number of tokens"
@@ -442,18 +357,18 @@ pub(super) enum AblateArg {
 /// Fails if a pair's answer equals its wrong token, since their logit difference is always zero.
 fn check_answers(line: &Line) -> Result<(), Failure> {
     match &line.wrong {
-        Some(wrong) if *wrong == line.answer => Err(nothing_to_measure(wrong, line.place.as_deref())),
+        Some(wrong) if *wrong == line.answer => Err(nothing_to_measure(wrong, line.place.as_ref())),
         _ => Ok(()),
     }
 }
 
-fn nothing_to_measure(token: &PairToken, place: Option<&str>) -> Failure {
+fn nothing_to_measure(token: &PairToken, place: Option<&PairPlace>) -> Failure {
     let place = place.map_or(String::new(), |place| format!("{place}: "));
     Failure::Usage(format!("{place}there is nothing to measure: the answer and the wrong token are both {token}"))
 }
 
 /// Adds the pair's position in its file to an error.
-fn placed(error: Error, place: Option<&String>) -> Failure {
+fn placed(error: Error, place: Option<&PairPlace>) -> Failure {
     match place {
         Some(place) => Failure::Failed(format!("{place}: {}", error_chain(&error)).into()),
         None => error.into(),
@@ -471,31 +386,6 @@ fn choice<M: HookedModel>(model: &M, tokens: &[PairToken]) -> LibResult<TokenCho
         PairToken::Id(id) => Ok(*id),
     });
     Ok(TokenChoice::Rows(ids.collect::<LibResult<_>>()?))
-}
-
-impl PairToken {
-    fn text(&self) -> Option<&str> {
-        match self {
-            Self::Text(text) => Some(text),
-            Self::Id(_) => None,
-        }
-    }
-
-    /// Text to display for the token.
-    pub(super) fn label<M: HookedModel>(&self, model: &M) -> String {
-        match self {
-            Self::Text(text) => text.clone(),
-            Self::Id(id) => token_text(model.tokenizer().ok(), *id),
-        }
-    }
-
-    /// The token as a [`TokenChoice`].
-    pub(super) fn choice(&self) -> TokenChoice {
-        match self {
-            Self::Text(text) => TokenChoice::Text(text.clone()),
-            Self::Id(id) => TokenChoice::Id(*id),
-        }
-    }
 }
 
 /// Tokenizes prompts with `row` and pads them on the right.

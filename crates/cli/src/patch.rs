@@ -93,7 +93,11 @@ fn axes_of(per: &[PerArg]) -> Vec<Axis> {
 pub(super) fn run(args: &PatchArgs) -> CliResult {
     args.share.file()?;
     args.share.shard()?;
-    prepare(args.share.path(), args.share.names(), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
+    prepare(
+        args.share.path(),
+        args.share.names(),
+        args.model.inputs().into_iter().chain(args.pairs.file().map(Into::into)),
+    )?;
     match AnyModel::load(&args.model, args.model.processed(args.dtype.dtype, args.process)?)? {
         AnyModel::Decoder(model) => sweep(args, &model),
         AnyModel::Encoder(model) => sweep(args, &model),
@@ -138,7 +142,8 @@ fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
     let Some(share) = args.share.share(Kind::Patch, settings()?)?.filter(|share| !share.is_done()) else {
         return Ok(());
     };
-    let found = args.pairs.read_share(model, &share)?.map(|pairs| swept(args, model, pairs)).transpose()?;
+    let found =
+        args.pairs.read_share(model, &share, args.ablate)?.map(|pairs| swept(args, model, pairs)).transpose()?;
     share.write(found.as_ref())
 }
 

@@ -56,28 +56,33 @@ impl PromptFiles {
         self.placed(Some(field))
     }
 
-    /// The corpus, if its files can be read in parts and as often as needed; `None` for streams, and for options that
-    /// select prompts by their number, which are unknown until all earlier ones have been read.
+    /// The corpus, if its files can be read in parts and as often as needed; `None` for streams.
     pub(super) fn in_pieces(&self) -> Result<Option<Corpus>, Failure> {
-        let selects = self.skip.is_some() || self.limit.is_some() || self.sample.is_some();
-        if self.prompts.is_empty() || selects {
+        if self.prompts.is_empty() {
             return Ok(None);
         }
         self.check_files()?;
-        let corpus = Corpus::new(&self.prompts);
-        let corpus = self.field.iter().fold(corpus, Corpus::field);
+        let corpus = self.corpus(self.field.as_deref());
         let is_stream = |path: &PathBuf| {
             path.as_os_str() == "-" || !is_url(path) && std::fs::metadata(path).is_ok_and(|file| !file.is_file())
         };
-        Ok((!files_of(&corpus)?.iter().any(is_stream)).then_some(corpus))
+        if files_of(&corpus)?.iter().any(is_stream) {
+            return Ok(None);
+        }
+        // To select prompts by their numbers, they are counted first.
+        let selects = self.skip.is_some() || self.limit.is_some() || self.sample.is_some();
+        Ok(Some(if selects { watched(corpus, self.watch()) } else { corpus }))
     }
 
     fn placed(&self, field: Option<&str>) -> Result<PlacedPrompts, Failure> {
+        Ok(watched(self.corpus(field), self.watch()).placed()?)
+    }
+
+    fn corpus(&self, field: Option<&str>) -> Corpus {
         let corpus = Corpus::new(&self.prompts).skip(self.skip.unwrap_or(0));
         let corpus = field.into_iter().fold(corpus, Corpus::field);
         let corpus = self.limit.into_iter().fold(corpus, Corpus::limit);
-        let corpus = self.sample.into_iter().fold(corpus, |corpus, count| corpus.sample(count, self.sample_seed));
-        Ok(watched(corpus, self.watch()).placed()?)
+        self.sample.into_iter().fold(corpus, |corpus, count| corpus.sample(count, self.sample_seed))
     }
 
     /// The prompts, or `None` if no file is given.

@@ -12,7 +12,8 @@ use crate::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
 use crate::feature_edit::{FeatureEditArg, feature_edit};
 use crate::json_result::{ModelId, print_result};
 use crate::out::{Names, prepare, said};
-use crate::pairs::{self, Line, PairToken, file_lines, ioi_lines};
+use crate::pair_file::{Line, PairFile, PairToken, ioi_lines};
+use crate::pairs;
 use crate::progress::progress;
 use crate::replacement::{NamedDictionary, replacement};
 use crate::terminal::note;
@@ -58,7 +59,7 @@ pub(crate) struct MakeArgs {
     /// Average the graphs of prompts of equal token count: a file with one {"clean": ..., "answer": ..., "wrong": ...}
     /// per line
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["prompt", "tokens", "answer", "wrong"])]
-    pairs: Option<PathBuf>,
+    pairs: Option<PairFile>,
     /// Instead of a dictionary, use the N neurons of each MLP with the largest outputs at each position
     #[arg(long, value_name = "N", conflicts_with = "dictionary")]
     neurons: Option<usize>,
@@ -154,7 +155,11 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     prepare(
         args.out.as_deref(),
         Names::File,
-        args.model.inputs().into_iter().chain(args.pairs.clone()).chain(args.direction.clone()),
+        args.model
+            .inputs()
+            .into_iter()
+            .chain(args.pairs.as_ref().map(|file| file.path().into()))
+            .chain(args.direction.clone()),
     )?;
     let date = date()?;
     let (replacement, dictionaries) = replacement(&args.model, args.neurons)?;
@@ -277,7 +282,7 @@ fn graph(
     };
     let many: Option<Vec<Line>> = match (args.ioi, &args.pairs) {
         (Some(count), _) => Some(ioi_lines(count)?),
-        (_, Some(path)) => Some(file_lines(path)?),
+        (_, Some(file)) => Some(file.lines()?),
         _ => None,
     };
     if let Some(lines) = many {

@@ -6,6 +6,7 @@ mod lines;
 mod pieces;
 mod rows;
 mod sample;
+mod selection;
 #[cfg(feature = "arrow")]
 mod table;
 mod unpacked;
@@ -75,6 +76,9 @@ pub struct Corpus {
 /// Iterator over prompts.
 pub type Prompts = Box<dyn Iterator<Item = Result<Prompt, DumpError>>>;
 
+/// Iterator over prompts, each with the number of its piece.
+type InPieces = Box<dyn Iterator<Item = (usize, Result<(Prompt, Place), DumpError>)>>;
+
 /// Iterator over prompts, each with its location in the corpus.
 pub type PlacedPrompts = Box<dyn Iterator<Item = Result<(Prompt, Place), DumpError>>>;
 
@@ -93,7 +97,7 @@ impl Corpus {
         self
     }
 
-    /// Skips this many prompts at the start.
+    /// Skips this many prompts at the start. Prompts that are not valid count.
     #[must_use]
     pub fn skip(mut self, prompts: usize) -> Self {
         self.skip = prompts;
@@ -163,21 +167,29 @@ impl Corpus {
             Ok(prompts) => prompts,
             Err(error) => Box::new(std::iter::once(Err(error))),
         });
-        // Skip prompts, but not errors.
+        // Prompts may be skipped, but not files.
         let all = all.scan(self.skip, |left, prompt| {
-            let skipped = prompt.is_ok() && *left > 0;
+            let skipped = selection::is_prompt(&prompt) && *left > 0;
             *left -= usize::from(skipped);
             Some((!skipped).then_some(prompt))
         });
         let all = all.flatten().take(self.limit.unwrap_or(usize::MAX));
-        match self.sample {
-            None => Ok(Box::new(all)),
-            Some((count, seed)) => Ok(Box::new(sample::drawn(all, count, seed)?.into_iter().map(Ok))),
-        }
+        let Some((count, seed)) = self.sample else { return Ok(Box::new(all)) };
+        let all = all.map(|prompt| match prompt {
+            Err(error @ DumpError::File { .. }) => Err(error),
+            prompt => Ok(prompt),
+        });
+        Ok(Box::new(sample::drawn(all, count, seed)?.into_iter()))
+    }
+
+    /// Whether prompts are selected by their numbers.
+    fn selects(&self) -> bool {
+        self.skip > 0 || self.limit.is_some() || self.sample.is_some()
     }
 }
 
-/// Adds a callback that reports how many bytes of the line-based files were read.
+/// Adds a callback that reports how many bytes of the line-based files were read. If prompts are selected by their
+/// numbers, these are the bytes read to count them.
 pub fn watched(corpus: Corpus, watch: Watch) -> Corpus {
     Corpus { watch: Some(watch), ..corpus }
 }

@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::selection::Selection;
 use super::watch::Watch;
-use super::{Corpus, Place, PlacedPrompts, Prompt, files, files_of, frames, lines, unpacked};
+use super::{Corpus, InPieces, PlacedPrompts, files, files_of, frames, lines, unpacked};
 use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
 
@@ -27,51 +28,60 @@ const REQUEST: u64 = 1 << 20;
 /// The pieces of a corpus, in the order of its prompts.
 #[derive(Debug, Clone)]
 pub struct Pieces {
+    parts: Parts,
+    /// Prompts that are selected by their numbers; their pieces are then made of prompts instead of parts.
+    selection: Option<Selection>,
+}
+
+/// Parts of the files of a corpus.
+#[derive(Debug, Clone)]
+struct Parts {
     files: Vec<FilePieces>,
     field: Option<String>,
     watch: Option<Watch>,
     size: u64,
 }
 
-/// The pieces of a file.
+/// The parts of a file.
 #[derive(Debug, Clone)]
 struct FilePieces {
     path: Arc<Path>,
     /// Length of the file in bytes; `None` for a stream.
     bytes: Option<u64>,
-    /// Number of its first piece.
+    /// Number of its first part.
     first: usize,
     kind: Kind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
-    /// One piece.
+    /// One part.
     Whole,
     /// Ranges of bytes.
     Ranges,
-    /// Frames that start at these bytes; each piece has one or more.
+    /// Frames that start at these bytes; each part has one or more.
     Frames(Arc<[u64]>),
     /// This many row groups or record batches.
     #[cfg(feature = "arrow")]
     Groups(usize),
 }
 
-/// Finds the pieces of a corpus. [`Corpus::skip`], [`Corpus::limit`] and [`Corpus::sample`] do not apply to them.
+/// Finds the pieces of a corpus. Its files are not read, unless [`Corpus::skip`], [`Corpus::limit`] or
+/// [`Corpus::sample`] select prompts: they are counted first, up to the last one that may be selected.
 ///
 /// # Errors
-/// [`DumpError::File`] if a file cannot be opened or a pattern matches no file.
+/// [`DumpError::File`] if a file cannot be opened, a pattern matches no file, or counting fails.
 pub fn pieces_of(corpus: &Corpus) -> Result<Pieces, DumpError> {
     let found = found(corpus)?;
     let is_cut = |file: &&FilePieces| matches!(file.kind, Kind::Ranges | Kind::Frames(_));
     let bytes: u64 = found.iter().filter(is_cut).filter_map(|file| file.bytes).sum();
     let largest = if found.iter().any(|file| is_url(&file.path)) { REQUEST } else { PIECE.0 };
-    Ok(numbered(corpus, found, (bytes / PIECES).clamp(PIECE.1, largest)))
+    selected(corpus, numbered(corpus, found, (bytes / PIECES).clamp(PIECE.1, largest)), None)
 }
 
-/// Like [`pieces_of`], with ranges of `size` bytes.
+/// Like [`pieces_of`], with pieces of about `size` bytes.
 pub(super) fn pieces_of_size(corpus: &Corpus, size: u64) -> Result<Pieces, DumpError> {
-    Ok(numbered(corpus, found(corpus)?, size.max(1)))
+    selected(corpus, numbered(corpus, found(corpus)?, size.max(1)), Some(size))
 }
 
 /// The files of a corpus.
@@ -79,8 +89,19 @@ fn found(corpus: &Corpus) -> Result<Vec<FilePieces>, DumpError> {
     files_of(corpus)?.par_iter().map(|path| FilePieces::of(path)).collect()
 }
 
-/// Numbers the pieces of files through.
-fn numbered(corpus: &Corpus, mut files: Vec<FilePieces>, size: u64) -> Pieces {
+/// The pieces of a corpus, or of the prompts that are selected from it.
+fn selected(corpus: &Corpus, mut parts: Parts, size: Option<u64>) -> Result<Pieces, DumpError> {
+    if !corpus.selects() {
+        return Ok(Pieces { parts, selection: None });
+    }
+    let selection = Selection::new(corpus, parts.open_all(0..parts.count()), size)?;
+    // Progress is that of counting.
+    parts.watch = None;
+    Ok(Pieces { parts, selection: Some(selection) })
+}
+
+/// Numbers the parts of files through.
+fn numbered(corpus: &Corpus, mut files: Vec<FilePieces>, size: u64) -> Parts {
     let mut first = 0;
     for file in &mut files {
         if let Kind::Frames(starts) = &mut file.kind {
@@ -89,7 +110,7 @@ fn numbered(corpus: &Corpus, mut files: Vec<FilePieces>, size: u64) -> Pieces {
         file.first = first;
         first += file.count(size);
     }
-    Pieces { files, field: corpus.field.clone(), watch: corpus.watch.clone(), size }
+    Parts { files, field: corpus.field.clone(), watch: corpus.watch.clone(), size }
 }
 
 /// The newlines that precede the lines which start in a range of a file of this length.
@@ -108,9 +129,6 @@ fn together(starts: &[u64], size: u64) -> Arc<[u64]> {
     }
     kept.into()
 }
-
-/// Iterator over prompts, each with the number of its piece.
-pub(super) type InPieces = Box<dyn Iterator<Item = (usize, Result<(Prompt, Place), DumpError>)>>;
 
 impl FilePieces {
     fn of(path: &Path) -> Result<Self, DumpError> {
@@ -151,56 +169,91 @@ impl FilePieces {
 impl Pieces {
     /// Number of pieces.
     pub fn count(&self) -> usize {
-        self.files.last().map_or(0, |file| file.first + file.count(self.size))
+        self.selection.as_ref().map_or_else(|| self.parts.count(), Selection::pieces)
     }
 
     /// The files, each with its length in bytes; `None` for a stream.
     pub fn files(&self) -> impl Iterator<Item = (&Path, Option<u64>)> {
-        self.files.iter().map(|file| (&*file.path, file.bytes))
+        self.parts.files.iter().map(|file| (&*file.path, file.bytes))
     }
 
-    /// Describes a piece: its file and its range in the file.
+    /// Describes a piece: its file and its range in the file or, if prompts are selected, its first prompt.
     pub fn name(&self, piece: usize) -> String {
-        let Some(file) = self.file(piece) else { return format!("piece {piece}") };
-        let path = file.path.display();
-        match file.kind {
-            Kind::Whole => path.to_string(),
-            Kind::Ranges | Kind::Frames(_) => {
-                let range = self.range(file, piece);
-                format!("{path}, bytes {} to {}", range.start, range.end)
-            }
-            #[cfg(feature = "arrow")]
-            Kind::Groups(_) => format!("{path}, part {}", piece - file.first + 1),
+        let Some(selection) = &self.selection else { return self.parts.name(piece) };
+        match selection.first_of(piece) {
+            Some((number, part)) => format!("prompt {} ({})", number + 1, self.parts.name(part)),
+            None => format!("piece {piece}"),
         }
     }
 
-    /// Opens the prompts of a piece. Every prompt of the corpus is in exactly one piece.
+    /// Opens the prompts of a piece. Every selected prompt of the corpus is in exactly one piece.
     ///
     /// # Errors
     /// Same as [`Corpus::prompts`].
     pub fn open(&self, piece: usize) -> Result<PlacedPrompts, DumpError> {
-        let Some(file) = self.file(piece) else { return Ok(Box::new(std::iter::empty())) };
-        let (field, watch) = (self.field.as_deref(), self.watch.clone());
-        match file.kind {
-            Kind::Whole => super::open(&file.path, field, watch),
-            Kind::Ranges => {
-                let range = after_newlines(self.range(file, piece), file.bytes);
-                Ok(Box::new(lines::open_range(&file.path, range, field, watch)?))
-            }
-            Kind::Frames(_) => Ok(Box::new(lines::open_frames(&file.path, self.range(file, piece), field, watch)?)),
-            #[cfg(feature = "arrow")]
-            Kind::Groups(_) => super::table::open_group(&file.path, piece - file.first, field),
+        match &self.selection {
+            None => self.parts.open(piece),
+            Some(_) => Ok(Box::new(self.open_all(piece..piece + 1).map(|(_, prompt)| prompt))),
         }
     }
 
     /// Opens the prompts of consecutive pieces. Ranges of a file are read in one go.
     pub(super) fn open_all(&self, pieces: Range<usize>) -> InPieces {
+        let Some(selection) = &self.selection else { return self.parts.open_all(pieces) };
+        let (parts, own) = (self.parts.clone(), self.parts.clone());
+        let changed = move |part| {
+            let path = own.file(part).map(|file| file.path.to_path_buf()).unwrap_or_default();
+            let source = Error::other("the file has changed since its prompts were counted");
+            DumpError::File { path, source }
+        };
+        selection.open(pieces, move |range| parts.open_all(range), changed)
+    }
+}
+
+impl Parts {
+    fn count(&self) -> usize {
+        self.files.last().map_or(0, |file| file.first + file.count(self.size))
+    }
+
+    /// Describes a part: its file and its range in the file.
+    fn name(&self, part: usize) -> String {
+        let Some(file) = self.file(part) else { return format!("part {part}") };
+        let path = file.path.display();
+        match file.kind {
+            Kind::Whole => path.to_string(),
+            Kind::Ranges | Kind::Frames(_) => {
+                let range = self.range(file, part);
+                format!("{path}, bytes {} to {}", range.start, range.end)
+            }
+            #[cfg(feature = "arrow")]
+            Kind::Groups(_) => format!("{path}, part {}", part - file.first + 1),
+        }
+    }
+
+    /// Opens the prompts of a part. Every prompt of the corpus is in exactly one part.
+    fn open(&self, part: usize) -> Result<PlacedPrompts, DumpError> {
+        let Some(file) = self.file(part) else { return Ok(Box::new(std::iter::empty())) };
+        let (field, watch) = (self.field.as_deref(), self.watch.clone());
+        match file.kind {
+            Kind::Whole => super::open(&file.path, field, watch),
+            Kind::Ranges => {
+                let range = after_newlines(self.range(file, part), file.bytes);
+                Ok(Box::new(lines::open_range(&file.path, range, field, watch)?))
+            }
+            Kind::Frames(_) => Ok(Box::new(lines::open_frames(&file.path, self.range(file, part), field, watch)?)),
+            #[cfg(feature = "arrow")]
+            Kind::Groups(_) => super::table::open_group(&file.path, part - file.first, field),
+        }
+    }
+
+    /// Opens the prompts of consecutive parts. Ranges of a file are read in one go.
+    fn open_all(&self, parts: Range<usize>) -> InPieces {
         let all = self.clone();
-        let mut next = pieces.start;
+        let mut next = parts.start;
         let mut runs = std::iter::from_fn(move || {
-            let file = all.file(next).filter(|_| next < pieces.end)?;
+            let file = all.file(next).filter(|_| next < parts.end)?;
             let start = next;
-            let last = (file.first + file.count(all.size)).min(pieces.end);
+            let last = (file.first + file.count(all.size)).min(parts.end);
             next = if file.kind == Kind::Ranges { last } else { start + 1 };
             Some(all.open_run(file, start..next))
         });
@@ -215,16 +268,16 @@ impl Pieces {
         }))
     }
 
-    fn open_run(&self, file: &FilePieces, pieces: Range<usize>) -> InPieces {
+    fn open_run(&self, file: &FilePieces, parts: Range<usize>) -> InPieces {
         let (first, size) = (file.first, self.size);
-        let failed = |error: DumpError| -> InPieces { Box::new(std::iter::once((pieces.start, Err(error)))) };
+        let failed = |error: DumpError| -> InPieces { Box::new(std::iter::once((parts.start, Err(error)))) };
         if file.kind != Kind::Ranges {
-            return match self.open(pieces.start) {
-                Ok(prompts) => Box::new(prompts.map(move |prompt| (pieces.start, prompt))),
+            return match self.open(parts.start) {
+                Ok(prompts) => Box::new(prompts.map(move |prompt| (parts.start, prompt))),
                 Err(error) => failed(error),
             };
         }
-        let range = self.range(file, pieces.start).start..self.range(file, pieces.end - 1).end;
+        let range = self.range(file, parts.start).start..self.range(file, parts.end - 1).end;
         let range = after_newlines(range, file.bytes);
         match lines::open_range(&file.path, range, self.field.as_deref(), self.watch.clone()) {
             Ok(mut lines) => Box::new(std::iter::from_fn(move || {
@@ -235,16 +288,16 @@ impl Pieces {
         }
     }
 
-    /// The file that a piece belongs to.
-    fn file(&self, piece: usize) -> Option<&FilePieces> {
-        let after = self.files.partition_point(|file| file.first <= piece);
-        // Empty files have no pieces.
+    /// The file that a part belongs to.
+    fn file(&self, part: usize) -> Option<&FilePieces> {
+        let after = self.files.partition_point(|file| file.first <= part);
+        // Empty files have no parts.
         let file = self.files[..after].iter().rfind(|file| file.count(self.size) > 0)?;
-        (piece < file.first + file.count(self.size)).then_some(file)
+        (part < file.first + file.count(self.size)).then_some(file)
     }
 
-    fn range(&self, file: &FilePieces, piece: usize) -> Range<u64> {
-        let (number, length) = (piece - file.first, file.bytes.unwrap_or(u64::MAX));
+    fn range(&self, file: &FilePieces, part: usize) -> Range<u64> {
+        let (number, length) = (part - file.first, file.bytes.unwrap_or(u64::MAX));
         if let Kind::Frames(starts) = &file.kind {
             return starts[number]..starts.get(number + 1).copied().unwrap_or(length);
         }
@@ -259,6 +312,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::Prompt;
     use super::*;
 
     fn prompts(placed: PlacedPrompts) -> Vec<(Prompt, String)> {

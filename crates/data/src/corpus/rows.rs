@@ -99,6 +99,8 @@ type Join<'m> = Box<dyn Fn(&[Vec<u32>]) -> Result<Vec<Vec<u32>>> + Sync + 'm>;
 pub struct CorpusRows<'m> {
     pieces: Pieces,
     field: Option<String>,
+    /// Which prompts are selected by their numbers.
+    selection: Map<String, Value>,
     tokenize: Tokenize<'m>,
     join: Option<Join<'m>>,
     tokenization: Map<String, Value>,
@@ -114,8 +116,7 @@ impl fmt::Debug for CorpusRows<'_> {
 impl<'m> CorpusRows<'m> {
     /// Creates rows of a corpus, one per prompt.
     pub fn new(corpus: &Corpus, tokenize: impl Fn(Prompt) -> Result<Vec<u32>> + Sync + 'm) -> Result<Self, DumpError> {
-        let (pieces, field) = (pieces_of(corpus)?, corpus.field.clone());
-        Ok(Self { pieces, field, tokenize: Box::new(tokenize), join: None, tokenization: Map::new(), on_pass: None })
+        Ok(Self::of_pieces(corpus, pieces_of(corpus)?, Box::new(tokenize), None))
     }
 
     /// Creates rows of a corpus whose prompts are joined and cut, piece by piece.
@@ -124,9 +125,20 @@ impl<'m> CorpusRows<'m> {
         tokenize: impl Fn(Prompt) -> Result<Vec<u32>> + Sync + 'm,
         join: impl Fn(&[Vec<u32>]) -> Result<Vec<Vec<u32>>> + Sync + 'm,
     ) -> Result<Self, DumpError> {
-        let (pieces, field) = (pieces_of_size(corpus, JOINED)?, corpus.field.clone());
-        let (tokenize, join): (Tokenize<'m>, Option<Join<'m>>) = (Box::new(tokenize), Some(Box::new(join)));
-        Ok(Self { pieces, field, tokenize, join, tokenization: Map::new(), on_pass: None })
+        let pieces = pieces_of_size(corpus, JOINED)?;
+        Ok(Self::of_pieces(corpus, pieces, Box::new(tokenize), Some(Box::new(join))))
+    }
+
+    fn of_pieces(corpus: &Corpus, pieces: Pieces, tokenize: Tokenize<'m>, join: Option<Join<'m>>) -> Self {
+        let numbers = [
+            ("skip", (corpus.skip > 0).then_some(corpus.skip as u64)),
+            ("limit", corpus.limit.map(|limit| limit as u64)),
+            ("sample", corpus.sample.map(|(count, _)| count as u64)),
+            ("sample_seed", corpus.sample.map(|(_, seed)| seed)),
+        ];
+        let selection =
+            numbers.into_iter().filter_map(|(name, number)| Some((name.to_string(), number?.into()))).collect();
+        Self { pieces, field: corpus.field.clone(), selection, tokenize, join, tokenization: Map::new(), on_pass: None }
     }
 
     /// Describes everything that determines the token ids of a text, because only texts are hashed.
@@ -233,12 +245,16 @@ impl RowSource for CorpusRows<'_> {
     fn described(&self) -> Result<Value> {
         let files = self.pieces.files().map(|(path, bytes)| json!({"file": path, "bytes": bytes}));
         let files: Vec<Value> = files.collect();
-        Ok(json!({
+        let mut described = json!({
             "corpus": files,
             "pieces": self.pieces.count(),
             "field": self.field,
             "tokenization": self.tokenization,
-        }))
+        });
+        if !self.selection.is_empty() {
+            described["selection"] = self.selection.clone().into();
+        }
+        Ok(described)
     }
 
     fn begin_pass(&self, number: u64) {

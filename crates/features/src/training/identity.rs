@@ -71,10 +71,15 @@ pub(super) fn data_text(data: &Value) -> String {
         };
         let files: Vec<String> = files.iter().map(file).collect();
         let (model, parts) = (text("model"), after("with", &list("parts")));
-        let tokenization = data["tokenization"].as_object().into_iter().flatten();
-        let tokenization: Vec<String> = tokenization.map(|(name, value)| format!("{name} {value}")).collect();
-        let (files, tokenized) = (files.join(", "), after("tokenized with", &tokenization));
-        return format!("the prompts of {files}{tokenized}, without [{without}], in the model {model}{parts}");
+        let named = |name: &str| -> Vec<String> {
+            let all = data[name].as_object().into_iter().flatten();
+            all.map(|(name, value)| format!("{name} {value}")).collect()
+        };
+        let (files, selected) = (files.join(", "), after("selected with", &named("selection")));
+        let tokenized = after("tokenized with", &named("tokenization"));
+        return format!(
+            "the prompts of {files}{selected}{tokenized}, without [{without}], in the model {model}{parts}"
+        );
     }
     match (data, data.get("files")) {
         (Value::String(text), _) => text.clone(),
