@@ -28,6 +28,7 @@ use hooklens_data::corpus::{Corpus, CorpusRows, Prompt, RowSource};
 use hooklens_data::dump::{Dump, DumpJob, DumpModel, DumpReport, Seen, SeenInStream, Shard, SplitByShard, is_whole};
 use hooklens_io::numerals::{bytes, grouped};
 use hooklens_io::object_stores::is_url;
+use hooklens_model::device::in_main_memory;
 use hooklens_model::driver::Logits;
 use hooklens_model::encoder_decoder::{HookedEncoderDecoder, decoder_tokens};
 use hooklens_model::error::{Error, InputError, Result as LibResult, error_chain};
@@ -110,10 +111,10 @@ pub(super) struct DumpArgs {
     /// What to do with a prompt of a file that is not valid: end the dump, or leave the prompt out
     #[arg(long, value_enum, default_value = "stop")]
     on_error: OnError,
-    /// Number of prompts computed together; on the CPU, prompts of files are divided further, into batches of about 1,024
-    /// tokens
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
-    batch_size: u32,
+    /// Number of prompts computed together [default: 8, or 32 for prompts of files on the CPU, where they are divided
+    /// further, into batches of about 1,024 tokens]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    batch_size: Option<u32>,
     /// Write NaN and infinite values, with a note, instead of failing
     #[arg(long)]
     allow_non_finite: bool,
@@ -424,6 +425,17 @@ fn folder_for(args: &DumpArgs, shard: Option<Shard>) -> Result<PathBuf, Failure>
     Ok(path)
 }
 
+/// Default number of prompts of a batch. On the CPU, a batch of a stream has at most about 1,024 tokens anyway, and
+/// batches of a few short prompts would take longer.
+const BATCH: usize = 8;
+const BATCH_ON_CPU: usize = 32;
+
+impl DumpArgs {
+    fn batch_size(&self, default: usize) -> usize {
+        self.batch_size.map_or(default, |size| size as usize)
+    }
+}
+
 /// The dump that the options describe.
 fn dump_of(args: &DumpArgs, globs: Vec<&str>, prefix: Vec<u32>) -> Result<Dump, Failure> {
     let dump = Dump::new(globs)
@@ -431,7 +443,7 @@ fn dump_of(args: &DumpArgs, globs: Vec<&str>, prefix: Vec<u32>) -> Result<Dump, 
         .dtype(args.dtype)
         .logits(args.logits.into())
         .padding_side(args.padding_side)
-        .batch_size(args.batch_size as usize)
+        .batch_size(args.batch_size(BATCH))
         .prefix(prefix)
         .resume(args.resume || args.shard.is_some_and(ShardArg::resumes))
         .verify(!args.no_verify)
@@ -470,6 +482,9 @@ fn streamed<'m, M: DumpModel>(
     if !dump.can_be_packed(model)? {
         return Ok(None);
     }
+    let is_cpu = model.devices().iter().all(in_main_memory);
+    let batch_size = args.batch_size(if is_cpu { BATCH_ON_CPU } else { BATCH });
+    let dump = dump.batch_size(batch_size);
     let Some(corpus) = args.files.in_pieces()? else { return Ok(None) };
     let source = unless_stopped(source(&corpus))?;
     // An error of the first prompt is reported when it is computed.
@@ -479,7 +494,11 @@ fn streamed<'m, M: DumpModel>(
     if args.dry_run {
         // A few compressed files say nothing about the rest.
         let own = shard.map_or(0..source.pieces(), |shard| shard.share_of(source.pieces()));
-        return if own.len() < SPARSE { Ok(None) } else { sampled(args, &dump, model, &source, own).map(Some) };
+        return if own.len() < SPARSE {
+            Ok(None)
+        } else {
+            sampled(args, (&dump, batch_size), model, &source, own).map(Some)
+        };
     }
     if let Some(shard) = shard.filter(|shard| source.pieces() < shard.of()) {
         note(format!(
@@ -539,12 +558,11 @@ const SPARSE: usize = 256;
 /// Dumps a few batches from all over the corpus to a temporary folder, and prints what the whole dump would take.
 fn sampled<M: DumpModel>(
     args: &DumpArgs,
-    dump: &Dump,
+    (dump, size): (&Dump, usize),
     model: &M,
     source: &CorpusRows<'_>,
     pieces: Range<usize>,
 ) -> CliResult {
-    let size = args.batch_size as usize;
     let (mut prompts, mut tokens, mut read) = (0, 0, 0);
     let (mut computed, mut bytes_of_sample, mut seconds) = (0, 0.0, 0.0);
     for number in 0..=PLACES {
@@ -609,7 +627,7 @@ const SAMPLED: usize = 4;
 
 /// Dumps a few batches to a temporary folder, and prints what the whole dump would take.
 fn estimate<M: DumpModel>(args: &DumpArgs, dump: &Dump, model: &M, rows: &[Vec<u32>], read: &[Vec<u32>]) -> CliResult {
-    let size = args.batch_size as usize;
+    let size = args.batch_size(BATCH);
     let batches = rows.len().div_ceil(size);
     let positions = |rows: &[Vec<u32>]| rows.len() * rows.iter().map(Vec::len).max().unwrap_or(0);
     let (mut bytes_of_sample, mut sampled, mut seconds_of_sample) = (0, 0, 0.0);

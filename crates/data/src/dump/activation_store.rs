@@ -16,7 +16,8 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::stored::{Part, Piece, StoredFile, files_of, lacks, model_of};
+use super::buffers::Buffers;
+use super::stored::{Part, StoredFile, files_of, lacks, model_of};
 use super::{DumpModel, DumpedModel, Shard, SplitByShard};
 use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
@@ -101,15 +102,39 @@ pub struct Batches {
     position: u64,
     chunks: Option<Receiver<Result<Chunk>>>,
     chunk: Option<Chunk>,
+    /// Memory of chunks that have been served.
+    buffers: Buffers<f32>,
 }
 
-/// Pieces whose vectors are shuffled together.
+/// Vectors of several pieces, shuffled.
 #[derive(Debug)]
 struct Chunk {
-    pieces: Vec<Piece>,
-    /// For each vector, in serving order: index of its piece, and its place in the piece.
-    order: Vec<[u32; 2]>,
+    tokens: Vec<u32>,
+    /// Prompt number and position in the prompt of each vector.
+    labels: Vec<(usize, u32)>,
+    /// Vectors of each point, `[vector, width]`.
+    points: Vec<Vec<f32>>,
+    /// Vectors that are not finite: the number, and the point.
+    not_finite: Vec<(usize, usize)>,
     served: usize,
+}
+
+/// A range that is read, and where its vectors go.
+struct Job<'c> {
+    range: Range,
+    /// Number of each vector in the chunk.
+    numbers: &'c [usize],
+    /// For each point, the place of each vector.
+    places: Vec<Vec<Option<&'c mut [f32]>>>,
+}
+
+/// What is read of a range besides its vectors.
+#[derive(Default)]
+struct Found {
+    tokens: Vec<u32>,
+    labels: Vec<(usize, u32)>,
+    /// Vectors that are not finite, as in [`Chunk::not_finite`].
+    not_finite: Vec<(usize, usize)>,
 }
 
 /// Consecutive token positions (places) in a file that are read together.
@@ -133,6 +158,11 @@ struct Reading {
     epochs: Option<u64>,
     /// Number of pieces read at a time.
     at_once: usize,
+    /// Width of the vectors at each point.
+    widths: Vec<usize>,
+    /// Memory of pieces and of chunks.
+    bytes: Buffers<u8>,
+    buffers: Buffers<f32>,
 }
 
 impl ActivationStore {
@@ -274,7 +304,7 @@ impl ActivationStore {
     pub fn batches(&self) -> Result<Batches> {
         self.model()?;
         let opened = self.opened()?;
-        let widths = opened.files.first().map_or(Vec::new(), |file| file.widths().collect());
+        let widths: Vec<usize> = opened.files.first().map_or(Vec::new(), |file| file.widths().collect());
         let ranges = self.own(opened.ranges.clone());
         let of_epoch = ranges.iter().map(|range| range.vectors as u64).sum();
         if of_epoch == 0 {
@@ -286,14 +316,16 @@ impl ActivationStore {
         }
         let (left_out, seed, buffer, epochs) = (self.left_out.clone(), self.seed, self.buffer, self.epochs);
         let at_once = self.at_once();
-        let reading = Reading { opened, ranges, left_out, seed, buffer, epochs, at_once };
+        let (bytes, buffers) = (Buffers::default(), Buffers::default());
+        let points = self.points.iter().cloned().zip(widths.clone()).collect();
+        let own = buffers.clone();
+        let reading = Reading { opened, ranges, left_out, seed, buffer, epochs, at_once, widths, bytes, buffers: own };
         let start = self.start;
         // The channel has no buffer: one chunk is served while the next is read.
         let (sender, chunks) = sync_channel(0);
         let begun = thread::Builder::new().name("activations".into()).spawn(move || reading.all(start, &sender));
         begun.map_err(load_errors::cant_read(&self.dumps[0]))?;
-        let points = self.points.iter().cloned().zip(widths).collect();
-        Ok(Batches { points, batch: self.batch, of_epoch, position: start, chunks: Some(chunks), chunk: None })
+        Ok(Batches { points, batch: self.batch, of_epoch, position: start, chunks: Some(chunks), chunk: None, buffers })
     }
 
     /// Number of files, or pieces of files, read at a time.
@@ -328,7 +360,7 @@ impl ActivationStore {
         let mut opened = Opened { files: Vec::new(), ranges: Vec::new(), tokens: 0, hash: 0 };
         let mut hash = Xxh3::new();
         for parts in parts.chunks(4 * at_once) {
-            for (part, one) in parts.iter().zip(together(parts, at_once, open)) {
+            for (part, one) in parts.iter().zip(together(parts.iter().collect(), at_once, open)) {
                 let (file, ranges, bytes, tokens) = one?;
                 let first = opened.files.first().unwrap_or(&file);
                 let differs = first.widths().zip(file.widths()).zip(&self.points).find(|((a, b), _)| *a != *b);
@@ -460,12 +492,12 @@ impl DescribeStore for ActivationStore {
 
 /// Applies `make` to all items, `at_once` at a time, because requests to an object store spend most of their time
 /// waiting.
-fn together<I: Sync, O: Send>(all: &[I], at_once: usize, make: impl Fn(&I) -> O + Sync) -> Vec<O> {
+fn together<I: Send, O: Send>(all: Vec<I>, at_once: usize, make: impl Fn(I) -> O + Sync) -> Vec<O> {
     let threads = (at_once > 1).then(|| rayon::ThreadPoolBuilder::new().num_threads(at_once).build());
     match threads {
-        Some(Ok(threads)) => threads.install(|| all.par_iter().with_max_len(1).map(&make).collect()),
+        Some(Ok(threads)) => threads.install(|| all.into_par_iter().with_max_len(1).map(&make).collect()),
         // Fall back to one at a time if there is only one thread or none can be started.
-        _ => all.iter().map(make).collect(),
+        _ => all.into_iter().map(make).collect(),
     }
 }
 
@@ -513,23 +545,66 @@ impl Reading {
         }
     }
 
+    /// Reads ranges, and puts their vectors in random order.
     fn chunk(&self, ranges: &[Range], mut random: ChaCha8Rng, served: usize) -> Result<Chunk> {
-        let mut pieces = Vec::with_capacity(ranges.len());
-        let mut order = Vec::new();
-        let read = |range: &Range| self.opened.files[range.file].piece(range.first, range.places);
-        for (number, piece) in together(ranges, self.at_once, read).into_iter().enumerate() {
-            let piece = piece?;
-            let served = piece.tokens.iter().enumerate().filter(|(_, token)| is_served(token, &self.left_out));
-            let before = order.len();
-            order.extend(served.map(|(place, _)| [number as u32, place as u32]));
-            // Positions for resuming depend on these counts.
-            if order.len() - before != ranges[number].vectors {
-                return Err(self.opened.files[ranges[number].file].changed());
-            }
-            pieces.push(piece);
-        }
+        let count = ranges.iter().map(|range| range.vectors).sum();
+        let mut order: Vec<usize> = (0..count).collect();
         order.shuffle(&mut random);
-        Ok(Chunk { pieces, order, served })
+        let mut numbers = vec![0; count];
+        order.iter().enumerate().for_each(|(number, vector)| numbers[*vector] = number);
+        let mut points: Vec<Vec<f32>> = self.widths.iter().map(|width| self.buffers.take(count * width)).collect();
+        let mut places: Vec<Vec<Option<&mut [f32]>>> = Vec::new();
+        for (values, width) in points.iter_mut().zip(&self.widths) {
+            places.push(values.chunks_mut((*width).max(1)).map(Some).collect());
+        }
+        let mut left = &numbers[..];
+        let mut jobs = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let (numbers, rest) = left.split_at(range.vectors);
+            let own = |places: &mut Vec<Option<_>>| {
+                numbers.iter().map(|number| places.get_mut(*number).and_then(Option::take)).collect()
+            };
+            jobs.push(Job { range: *range, numbers, places: places.iter_mut().map(own).collect() });
+            left = rest;
+        }
+        let found = together(jobs, self.at_once, |job| self.read(job)).into_iter().collect::<Result<Vec<Found>>>()?;
+        let (mut tokens, mut labels, mut not_finite) = (vec![0; count], vec![(0, 0); count], Vec::new());
+        let mut number = numbers.iter();
+        for found in found {
+            not_finite.extend(found.not_finite);
+            for ((token, label), number) in found.tokens.into_iter().zip(found.labels).zip(&mut number) {
+                (tokens[*number], labels[*number]) = (token, label);
+            }
+        }
+        Ok(Chunk { tokens, labels, points, not_finite, served })
+    }
+
+    /// Reads a range, and puts its vectors in their places while they are in the processor's cache.
+    fn read(&self, job: Job<'_>) -> Result<Found> {
+        let file = &self.opened.files[job.range.file];
+        let piece = file.piece(job.range.first, job.range.places, &self.bytes)?;
+        let served = || {
+            let all = piece.tokens.iter().enumerate().filter(|(_, token)| is_served(token, &self.left_out));
+            all.filter_map(|(place, token)| Some((place, (*token)?)))
+        };
+        // Positions for resuming depend on these counts.
+        if served().count() != job.range.vectors {
+            return Err(file.changed());
+        }
+        let mut found = Found::default();
+        for (place, token) in served() {
+            found.tokens.push(token);
+            found.labels.push(piece.labels[place]);
+        }
+        for (point, places) in job.places.into_iter().enumerate() {
+            for ((to, (place, _)), number) in places.into_iter().zip(served()).zip(job.numbers) {
+                if to.is_some_and(|to| !piece.decode(point, place, to)) {
+                    found.not_finite.push((*number, point));
+                }
+            }
+        }
+        self.bytes.give(piece.into_buffers());
+        Ok(found)
     }
 }
 
@@ -539,36 +614,37 @@ impl Batches {
         self.position
     }
 
+    /// Waits for the next chunk, after the last one has been served; `None` at the end.
+    fn chunk_after(&mut self, served: Option<Chunk>) -> Result<Option<Chunk>> {
+        self.buffers.give(served.into_iter().flat_map(|chunk| chunk.points));
+        self.chunks.as_ref().and_then(|chunks| chunks.recv().ok()).transpose()
+    }
+
     /// Appends vectors to a batch until it is full or no data is left.
     fn fill(&mut self, to: &mut ActivationBatch) -> Result<()> {
         while to.tokens.len() < self.batch {
-            let chunk = match self.chunk.take().filter(|chunk| chunk.served < chunk.order.len()) {
-                Some(chunk) => chunk,
-                None => match self.chunks.as_ref().map(Receiver::recv) {
-                    Some(Ok(chunk)) => chunk?,
-                    _ => return Ok(()),
+            let chunk = match self.chunk.take() {
+                Some(chunk) if chunk.served < chunk.tokens.len() => chunk,
+                served => match self.chunk_after(served)? {
+                    Some(chunk) => chunk,
+                    None => return Ok(()),
                 },
             };
             let chunk = self.chunk.insert(chunk);
-            let end = (chunk.served + self.batch - to.tokens.len()).min(chunk.order.len());
-            let places = &chunk.order[chunk.served..end];
-            let piece = |piece: u32| &chunk.pieces[piece as usize];
-            let token = |[number, place]: &[u32; 2]| piece(*number).tokens[*place as usize].unwrap_or_default();
-            to.tokens.extend(places.iter().map(token));
-            let labels = places.iter().map(|[number, place]| piece(*number).labels[*place as usize]);
-            labels.for_each(|(row, position)| {
-                to.rows.push(row);
-                to.positions.push(position as usize);
-            });
-            for (point, (name, width)) in self.points.iter().enumerate() {
+            let end = (chunk.served + self.batch - to.tokens.len()).min(chunk.tokens.len());
+            let own = chunk.served..end;
+            to.tokens.extend(&chunk.tokens[own.clone()]);
+            for (row, position) in &chunk.labels[own.clone()] {
+                to.rows.push(*row);
+                to.positions.push(*position as usize);
+            }
+            if let Some((_, point)) = chunk.not_finite.iter().find(|(number, _)| own.contains(number)) {
+                let name = &self.points[*point].0;
+                return Err(Error::NotANumber { what: format!("an activation of `{name}` in the dump") });
+            }
+            for ((name, width), values) in self.points.iter().zip(&chunk.points) {
                 let vectors = to.points.entry(name.clone()).or_insert_with(|| Vec::with_capacity(self.batch * width));
-                let mut finite = true;
-                for [number, place] in places {
-                    finite &= piece(*number).add_vector(point, *place as usize, *width, vectors);
-                }
-                if !finite {
-                    return Err(Error::NotANumber { what: format!("an activation of `{name}` in the dump") });
-                }
+                vectors.extend_from_slice(&values[own.start * width..own.end * width]);
             }
             chunk.served = end;
         }

@@ -2,6 +2,7 @@
 
 mod activation_store;
 mod batch;
+mod buffers;
 mod builder;
 mod check;
 mod compute;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use hooklens_hooks::DType;
 
 use super::DumpedModel;
+use super::buffers::Buffers;
 use super::manifest::{KEY, Log, Manifest};
 use super::place;
 use super::place_in_row::places_in_rows;
@@ -354,7 +355,11 @@ impl StoredFile {
     }
 
     fn bytes(&self, file: &Open<'_>, at: u64, len: usize) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; len];
+        self.read(file, at, vec![0; len])
+    }
+
+    /// Fills a buffer with the bytes of the file from `at` on.
+    fn read(&self, file: &Open<'_>, at: u64, mut bytes: Vec<u8>) -> Result<Vec<u8>> {
         let read = match file {
             Open::File(file) => read_at(file, at, &mut bytes),
             Open::Object(object) => object.read_at(at, &mut bytes),
@@ -441,11 +446,12 @@ impl StoredFile {
     }
 
     /// Reads tokens and vectors at consecutive places.
-    pub(super) fn piece(&self, first: usize, count: usize) -> Result<Piece> {
+    pub(super) fn piece(&self, first: usize, count: usize, buffers: &Buffers<u8>) -> Result<Piece> {
         let file = self.opened()?;
         let vectors = |vectors: &Vectors| {
             let size = vectors.width * vectors.dtype.size();
-            Ok((vectors.dtype, self.bytes(&file, vectors.start + (first * size) as u64, count * size)?))
+            let buffer = buffers.take(count * size);
+            Ok((vectors.dtype, self.read(&file, vectors.start + (first * size) as u64, buffer)?))
         };
         let points = self.points.iter().map(vectors).collect::<Result<_>>()?;
         if let Some(packed) = &self.packed {
@@ -470,20 +476,29 @@ fn real_tokens(ids: Vec<i64>, mask: &[i64]) -> Vec<Option<u32>> {
 }
 
 impl Piece {
-    /// Appends a vector of one point; returns whether its values are finite.
-    pub(super) fn add_vector(&self, point: usize, place: usize, width: usize, to: &mut Vec<f32>) -> bool {
+    /// Decodes a vector of one point; returns whether its values are finite.
+    pub(super) fn decode(&self, point: usize, place: usize, to: &mut [f32]) -> bool {
         let (dtype, bytes) = &self.points[point];
-        let size = width * dtype.size();
+        let size = to.len() * dtype.size();
         let bytes = &bytes[place * size..][..size];
-        let before = to.len();
         match dtype {
-            DType::F32 => to.extend(bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x))),
-            DType::BF16 => to.extend(bytes.as_chunks::<2>().0.iter().map(|x| half::bf16::from_le_bytes(*x).to_f32())),
-            DType::F16 => to.extend(bytes.as_chunks::<2>().0.iter().map(|x| half::f16::from_le_bytes(*x).to_f32())),
+            DType::F32 => each(to, bytes.as_chunks().0, |x| f32::from_le_bytes(*x)),
+            DType::BF16 => each(to, bytes.as_chunks().0, |x| half::bf16::from_le_bytes(*x).to_f32()),
+            DType::F16 => each(to, bytes.as_chunks().0, |x| half::f16::from_le_bytes(*x).to_f32()),
             // `f64`, the only remaining type.
-            _ => to.extend(bytes.as_chunks::<8>().0.iter().map(|x| f64::from_le_bytes(*x) as f32)),
+            _ => each(to, bytes.as_chunks().0, |x| f64::from_le_bytes(*x) as f32),
         }
         // An exponent of all ones means not finite. The maximum is computed so that the compiler can vectorize it.
-        to[before..].iter().fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most)) < 0x7f80_0000
+        to.iter().fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most)) < 0x7f80_0000
     }
+
+    /// The memory of its vectors.
+    pub(super) fn into_buffers(self) -> impl Iterator<Item = Vec<u8>> {
+        self.points.into_iter().map(|(_, bytes)| bytes)
+    }
+}
+
+/// Decodes each value.
+fn each<const N: usize>(to: &mut [f32], values: &[[u8; N]], decode: impl Fn(&[u8; N]) -> f32) {
+    to.iter_mut().zip(values).for_each(|(to, value)| *to = decode(value));
 }
