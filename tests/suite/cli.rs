@@ -196,14 +196,12 @@ fn a_prefix_is_context_only() {
 #[test]
 fn a_folder_is_sharded_and_continued() {
     let folder = tempfile::tempdir().unwrap();
-    let prompts = folder.path().join("prompts.jsonl");
-    fs::write(
-        &prompts,
-        "\"red fox\"\n{\"text\": \"king drum sun\"}\n\n{\"tokens\": [0, 1, 2]}\n[0, 3]\n{\"prompt\": \"tea\"}\n",
-    )
-    .unwrap();
-    // Prompts selected by their number are not read as a stream, but kept in memory.
-    let arguments = ["--prompts", prompts.to_str().unwrap(), "--limit", "5", "--hooks", "*hook_z", "--batch-size", "2"];
+    let with = |prompts: [&'static str; 5], hooks: &'static str| {
+        let prompts = prompts.into_iter().flat_map(|prompt| ["--prompt", prompt]);
+        prompts.chain(["--hooks", hooks, "--batch-size", "2"]).collect::<Vec<_>>()
+    };
+    let prompts = ["red fox", "king drum sun", "fox tea", "sun", "tea"];
+    let arguments = with(prompts, "*hook_z");
     let (code, out, err) = dump(folder.path(), "out", &arguments);
     assert!(code == 0 && out.contains("5 prompts") && out.contains("3 files"), "{out}{err}");
     let out_folder = folder.path().join("out");
@@ -229,24 +227,13 @@ fn a_folder_is_sharded_and_continued() {
     assert!(!left.exists(), "what was left unfinished is still there");
 
     // With other settings or prompts, there is nothing to resume.
-    let (code, _, err) = dump(
-        folder.path(),
-        "out",
-        &[
-            "--prompts",
-            prompts.to_str().unwrap(),
-            "--limit",
-            "5",
-            "--hooks",
-            "*hook_q",
-            "--batch-size",
-            "2",
-            "--resume",
-        ],
-    );
+    let resumed = |prompts, hooks| {
+        let (code, _, err) = dump(folder.path(), "out", &[&with(prompts, hooks)[..], &["--resume"]].concat());
+        (code, err)
+    };
+    let (code, err) = resumed(prompts, "*hook_q");
     assert!(code == 1 && err.contains("different settings (hooks: "), "{err}");
-    fs::write(&prompts, "\"red\"\n\"king\"\n\"tea\"\n\"sun\"\n\"fox\"\n").unwrap();
-    let (code, _, err) = dump(folder.path(), "out", &[&arguments[..], &["--resume"]].concat());
+    let (code, err) = resumed(["red", "king", "tea", "sun", "fox"], "*hook_z");
     assert!(code == 1 && err.contains("set of prompts"), "{err}");
 }
 

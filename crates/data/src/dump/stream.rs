@@ -227,8 +227,7 @@ impl<M: DumpModel> Computing<'_, M> {
         pieces: Range<usize>,
     ) -> Result<(usize, usize)> {
         let mut prefix = self.dump.prefilled(self.model)?;
-        let mut shared_prefix = self.dump.shared_prefix(self.model)?;
-        let mut left = 0;
+        let (mut left, mut saved) = (0, 0);
         let mut at = pieces.start;
         while let Ok(window) = windows.recv() {
             if self.is_stopped() {
@@ -252,7 +251,11 @@ impl<M: DumpModel> Computing<'_, M> {
             failed.iter().for_each(|error| watcher(SeenInStream::LeftOut(error)));
             let end = WindowEnd { mark, ended, skipped: failed.len(), is_last };
             let count = checked.len();
-            match self.window(checked, end, prefix.as_mut(), shared_prefix.as_mut(), watcher)? {
+            // A shared prefix is computed anew in each window, so that a window's values do not depend on earlier ones.
+            let mut shared_prefix = self.dump.shared_prefix(self.model)?;
+            let went = self.window(checked, end, prefix.as_mut(), shared_prefix.as_mut(), watcher)?;
+            saved += shared_prefix.map_or(0, |shared| shared.saved());
+            match went {
                 Went::On => {}
                 Went::Stopped => {
                     self.rows -= count;
@@ -264,7 +267,7 @@ impl<M: DumpModel> Computing<'_, M> {
             at = mark.piece;
             watcher(SeenInStream::Pieces(at - pieces.start, pieces.len()));
         }
-        Ok((shared_prefix.map_or(0, |shared| shared.saved()), left))
+        Ok((saved, left))
     }
 
     /// Computes the rows of a window in batches.
