@@ -59,7 +59,6 @@ fn each_end_stops() {
             (vec![("generation_config.json", json!({"eos_token_id": end}))], vec![end]),
             (vec![("generation_config.json", json!({"eos_token_id": [other, end]}))], vec![other, end]),
             (vec![("config.json", json!({"eos_token_id": [end, other]}))], vec![end, other]),
-            (vec![("config.json", json!({"eos_token_id": end})), ("generation_config.json", json!({}))], vec![end]),
             (
                 vec![
                     ("config.json", json!({"eos_token_id": other})),
@@ -74,10 +73,14 @@ fn each_end_stops() {
             let free = GenerateOptions::new().max_new_tokens(12).stop_at_eos(false);
             assert_eq!(model.generate_with(prompt, free).unwrap().rows[0].new, all);
         }
-        // If generation_config.json has a value, the one in config.json is ignored.
-        let files =
-            [("config.json", json!({"eos_token_id": end})), ("generation_config.json", json!({"eos_token_id": other}))];
-        assert_eq!(written(&llama(&files), 12), (all.clone(), Stop::Length));
+        // If there is a generation_config.json, the value in config.json is ignored.
+        for generation in [json!({"eos_token_id": other}), json!({"eos_token_id": null}), json!({})] {
+            let says = generation["eos_token_id"].is_null();
+            let model = llama(&[("config.json", json!({"eos_token_id": end})), ("generation_config.json", generation)]);
+            assert_eq!(written(&model, 12), (all.clone(), Stop::Length));
+            let ignored = &model.load_report().ignored;
+            assert_eq!(ignored.iter().any(|message| message.contains("eos_token_id")), says, "{ignored:?}");
+        }
     }
 }
 

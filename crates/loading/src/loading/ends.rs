@@ -8,13 +8,17 @@ const FIELD: &str = "eos_token_id";
 /// Names in `config.json` of the submodels that generate text.
 const PARTS: [&str; 3] = ["text_config", "decoder", "generator"];
 
-/// Token ids of `eos_token_id`, which is one id or a list. As in Hugging Face, the field is looked up in
-/// `generation_config.json`, then at the top level of `config.json`, then in its section for the text model.
+/// Token ids of `eos_token_id`, which is one id or a list. As in transformers 4.57, a `generation_config.json` decides
+/// even if it has none; without that file, the field is looked up at the top level of `config.json`, then in its section
+/// for the text model.
 ///
 /// # Errors
 /// Fails if the value is neither an id nor a list of ids.
 pub(super) fn ends(generation: Option<&Value>, config: &Value) -> Result<Vec<u32>, ConfigError> {
-    for json in descriptions(generation, config) {
+    if let Some(generation) = generation {
+        return named(generation, FIELD);
+    }
+    for json in descriptions(None, config) {
         let ids = named(json, FIELD)?;
         if !ids.is_empty() {
             return Ok(ids);
@@ -23,7 +27,19 @@ pub(super) fn ends(generation: Option<&Value>, config: &Value) -> Result<Vec<u32
     Ok(Vec::new())
 }
 
-/// Token id of `bos_token_id`, looked up in the order of [`ends`].
+/// What to report if `generation_config.json` has no end-of-sequence tokens, but `config.json` does.
+pub(super) fn without_ends(generation: Option<&Value>, config: &Value) -> Option<String> {
+    let none = generation.is_some_and(|generation| named(generation, FIELD).is_ok_and(|ids| ids.is_empty()));
+    let ids = ends(None, config).ok().filter(|ids| none && !ids.is_empty())?;
+    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+    Some(format!(
+        "`{FIELD}` {} in config.json, because there is a generation_config.json without one, which decides in \
+         transformers, too: generation stops only at the tokenizer's end-of-sequence token; add `{FIELD}` to that file",
+        ids.join(", ")
+    ))
+}
+
+/// Token id of `bos_token_id`: in `generation_config.json`, else where [`ends`] looks.
 pub(super) fn beginning(generation: Option<&Value>, config: &Value) -> Option<u32> {
     // Some files contain several ids, or -1 for none; such values are skipped.
     let id = |json: &Value| match named(json, "bos_token_id").ok()?[..] {
@@ -65,13 +81,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_file_that_names_any_decides() {
+    fn generation_settings_decide_if_there_are_any() {
         let config = json!({"eos_token_id": 7, "text_config": {"eos_token_id": [8]}});
         let given = |generation: Value| ends(Some(&generation), &config).unwrap();
         assert_eq!(given(json!({"eos_token_id": [2, 267]})), [2, 267]);
         assert_eq!(given(json!({"eos_token_id": 0})), [0]);
-        assert_eq!(given(json!({"eos_token_id": null})), [7]);
-        assert_eq!(given(json!({})), [7]);
+        for none in [json!({"eos_token_id": null}), json!({})] {
+            assert!(given(none.clone()).is_empty());
+            assert!(without_ends(Some(&none), &config).unwrap().starts_with("`eos_token_id` 7 in config.json"));
+        }
+        assert_eq!(without_ends(Some(&json!({"eos_token_id": 2})), &config), None);
+        assert_eq!(without_ends(None, &config), None);
         assert_eq!(ends(None, &config).unwrap(), [7]);
         assert_eq!(ends(None, &json!({"text_config": {"eos_token_id": [8, 9]}})).unwrap(), [8, 9]);
         let omni = json!({"thinker_config": {"text_config": {"eos_token_id": 5}}});

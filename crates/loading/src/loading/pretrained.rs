@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::adapter::Adapter;
 use super::assemble::Assembler;
 use super::bos_habit;
-use super::ends::{beginning, ends};
+use super::ends::{beginning, ends, without_ends};
 use super::options::LoadOptions;
 use crate::embedded;
 use crate::families::{self, Described};
@@ -229,14 +229,16 @@ impl ModelFiles {
         // If several things are wrong with a folder, report an unsupported model before unsupported weights.
         let generation = generation(&folder)?;
         let mut ends = self::ends(generation.as_ref(), &json)?;
+        let mut without = without_ends(generation.as_ref(), &json);
         let begins = beginning(generation.as_ref(), &json);
         let (json, whole) = match families::text_part(&json)? {
             Some(text) => (text, Some(families::architecture(&json)?.to_string())),
             None => (json, None),
         };
-        if ends.is_empty() {
+        if ends.is_empty() && generation.is_none() {
             ends = self::ends(None, &json)?;
         }
+        without = without.or_else(|| without_ends(generation.as_ref(), &json));
         let begins = begins.or_else(|| beginning(None, &json));
         let there = files.as_ref().and_then(|files| files.as_ref().ok());
         let mut described = described(&json, whole.as_deref(), there)?;
@@ -246,7 +248,9 @@ impl ModelFiles {
         quantized?;
         let files = files.transpose()?;
         let tokenizer = tokenizer_of(&folder, &described)?;
-        let (ignored, folder) = (heed_habit(&folder, &mut described)?, Some(folder));
+        let mut ignored = heed_habit(&folder, &mut described)?;
+        ignored.extend(without);
+        let folder = Some(folder);
         Ok(Self { described, json, whole, folder, files, tokenizer, ends, begins, adapter: None, gguf: None, ignored })
     }
 
