@@ -82,6 +82,16 @@ fn a_template_that_is_not_there_is_named() {
     assert!(reported.contains("can't be rendered"), "{reported}");
 }
 
+/// `{% generation %}` is a scope, but only text within `{% raw %}`.
+#[test]
+fn generation_blocks_in_raw_text_are_text() {
+    let template =
+        "{% generation %}a{% endgeneration %}{% raw %}{% generation %}{% endraw %}{% generation %}b{% endgeneration %}";
+    let files = json!({"tokenizer_config.json": {"chat_template": template}});
+    let tokenizer = tokenizer(folder(files.as_object().unwrap()).path());
+    assert_eq!(tokenizer.chat(&[Message::new("user", "Hi")], true).unwrap(), "a{% generation %}b");
+}
+
 /// Templates are untrusted.
 #[test]
 fn a_template_does_not_run_or_write_forever() {

@@ -230,10 +230,10 @@ fn now(format: &str) -> Result<String, Error> {
 }
 
 /// Replaces `{% generation %}` blocks, which matter only for training, with scopes, so that variables set inside stay
-/// local.
+/// local. The text of `{% raw %}` blocks is not a template.
 fn with_scopes(template: &str) -> String {
     let mut written = String::with_capacity(template.len());
-    let mut rest = template;
+    let (mut rest, mut is_raw) = (template, false);
     while let Some(at) = rest.find("{%") {
         let (before, tag) = rest.split_at(at);
         written.push_str(before);
@@ -241,6 +241,13 @@ fn with_scopes(template: &str) -> String {
         let (tag, behind) = tag.split_at(len);
         let word = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
         match word {
+            "endraw" => is_raw = false,
+            _ if is_raw => {}
+            "raw" => is_raw = true,
+            _ => {}
+        }
+        match word {
+            _ if is_raw => written.push_str(tag),
             "generation" => written.push_str(&tag.replacen(word, "with", 1)),
             "endgeneration" => written.push_str(&tag.replacen(word, "endwith", 1)),
             _ => written.push_str(tag),
