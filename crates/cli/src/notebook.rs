@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use hooklens_hooks::FolderLock;
 use serde_json::{Value, json};
 
 use super::out::{Names, prepare, said, write};
@@ -31,12 +32,17 @@ pub(super) fn run(args: &NotebookArgs) -> CliResult {
     if args.file.extension().is_none_or(|ending| ending != "ipynb") {
         return Err(Failure::Usage(format!("{}: the file name must end in .ipynb", args.file.display())));
     }
-    if args.file.exists() && !args.force {
-        return Err(Failure::Failed(
-            format!("{} already exists; pass --force to overwrite it", args.file.display()).into(),
-        ));
-    }
+    let is_there = || match args.file.exists() && !args.force {
+        true => {
+            Err(Failure::Failed(format!("{} already exists; pass --force to overwrite it", args.file.display()).into()))
+        }
+        false => Ok(()),
+    };
+    is_there()?;
     prepare(Some(&args.file), Names::File, sources(&args.model))?;
+    let _lock = FolderLock::take_for(&args.file).map_err(|e| Failure::Failed(e.into()))?;
+    // Another process may have written it before this one had the lock.
+    is_there()?;
     write(&args.file, format!("{:#}\n", notebook(args)).as_bytes())?;
     said(&args.file)?;
     let mut out = stdout();

@@ -168,9 +168,12 @@ impl PromptFiles {
     fn watch(&self) -> Watch {
         let length = |path: &PathBuf| std::fs::metadata(path).ok().filter(Metadata::is_file).map(|file| file.len());
         // The length of a stream is unknown.
-        let all: Option<u64> = self.files().iter().map(length).sum();
+        let files = self.files();
+        let all: Option<u64> = files.iter().map(length).sum();
+        // A small file may be large when it is decompressed.
+        let is_packed = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "gz" || ending == "zst");
         let bar = match all {
-            Some(all) if all < SHOWN => ProgressBar::hidden(),
+            Some(all) if all < SHOWN && !files.iter().any(is_packed) => ProgressBar::hidden(),
             Some(all) => ProgressBar::new(all),
             None => ProgressBar::new_spinner(),
         };
