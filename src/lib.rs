@@ -78,6 +78,7 @@ pub mod patching;
 #[cfg(feature = "plot")]
 pub mod plot;
 pub mod prelude;
+pub mod statistics;
 
 /// Re-export of the Burn version that hooklens uses. Its tensors have the types that hooklens takes and returns.
 ///

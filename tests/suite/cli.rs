@@ -352,7 +352,12 @@ fn patch_finds_where_the_answer_is_kept() {
     let json: Value = serde_json::from_slice(&fs::read(folder.path().join("patch.json")).unwrap()).unwrap();
     assert!(json["normalized"]["values"][0][10].as_f64().unwrap() > 0.99, "{json}");
     let csv = fs::read_to_string(folder.path().join("patch.csv")).unwrap();
-    assert!(csv.starts_with("layer,pos,mean,standard_error,effect,normalized\n0,0 <bos>,"), "{csv}");
+    assert!(
+        csv.starts_with(
+            "layer,pos,mean,standard_error,effect,normalized,low,high,p_value,adjusted_p_value\n0,0 <bos>,"
+        ),
+        "{csv}"
+    );
     assert_eq!(csv.lines().count(), 1 + 4 * 15);
     let svg = fs::read_to_string(folder.path().join("patch.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("14 to"));

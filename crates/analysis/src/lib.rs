@@ -14,4 +14,5 @@ pub mod experiments;
 pub mod labeled;
 pub mod lens;
 pub mod patching;
+pub mod statistics;
 pub mod tensor_ext;

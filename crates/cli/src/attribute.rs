@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::args::{DtypeArg, ModelArg, ProcessArg};
 use super::json_result::{ModelId, with_header};
-use super::out::{CsvArg, Finding, check_finite, plural, prepare, print_largest};
+use super::out::{Column, CsvArg, Finding, check_finite, plural, prepare, print_largest};
 use super::pair_file::{Line, PairToken};
 use super::pairs::{PairArgs, Pairs, metric_and_unit};
 use super::picture_args::PictureArgs;
@@ -164,7 +164,7 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
         },
         text: |to: &mut Stdout| {
             writeln!(to, "{} of {of_what}{of_prompts}:", plural(names.len(), "component"))?;
-            print_largest(to, &[("logits", &flat)], args.top)
+            print_largest(to, &[Column::signed("logits", &flat)], args.top)
         },
     }
     .report(args.share.file()?.as_ref(), args.json)

@@ -195,10 +195,24 @@ pub(super) fn check_finite(array: &LabeledArray) -> CliResult {
     Err(Error::NotANumber { what }.into())
 }
 
+/// A column of a printed table.
+pub(super) struct Column<'a> {
+    pub(super) name: &'a str,
+    pub(super) values: &'a LabeledArray,
+    /// Whether positive values have a sign.
+    pub(super) is_signed: bool,
+}
+
+impl<'a> Column<'a> {
+    pub(super) fn signed(name: &'a str, values: &'a LabeledArray) -> Self {
+        Self { name, values, is_signed: true }
+    }
+}
+
 /// Prints the `count` places where the first column is largest in magnitude, largest first, with the values of all
 /// columns. Columns are arrays with the same axes, under a name with a unit.
-pub(super) fn print_largest(out: &mut Stdout, columns: &[(&str, &LabeledArray)], count: usize) -> CliResult {
-    let Some((_, array)) = columns.first() else { return Ok(()) };
+pub(super) fn print_largest(out: &mut Stdout, columns: &[Column<'_>], count: usize) -> CliResult {
+    let Some(Column { values: array, .. }) = columns.first() else { return Ok(()) };
     let mut places: Vec<_> = array.values().indexed_iter().collect();
     places.sort_by(|(_, a), (_, b)| b.abs().total_cmp(&a.abs()));
     // Line breaks in labels would break the table.
@@ -207,14 +221,14 @@ pub(super) fn print_largest(out: &mut Stdout, columns: &[(&str, &LabeledArray)],
     let widths: Vec<usize> =
         array.axes().iter().map(|axis| axis.labels.iter().map(width).max().unwrap_or(0).max(axis.name.len())).collect();
     let names = array.axes().iter().zip(&widths).map(|(axis, width)| format!("{:<width$}", axis.name));
-    let values = columns.iter().map(|(name, _)| format!("{name:>9}"));
+    let values = columns.iter().map(|column| format!("{:>9}", column.name));
     writeln!(out, "{}", names.chain(values).collect::<Vec<_>>().join("  "))?;
     for (place, _) in places.into_iter().take(count) {
         let labels = array.axes().iter().enumerate().map(|(axis, own)| &own.labels[place[axis]]);
         let cells = labels.zip(&widths).map(|(label, width)| format!("{:<width$}", on_line(label)));
-        let values = columns.iter().map(|(name, array)| {
-            let width = name.len().max(9);
-            format!("{:>+width$.3}", array.values()[&place])
+        let values = columns.iter().map(|column| {
+            let (width, value) = (column.name.len().max(9), column.values.values()[&place]);
+            if column.is_signed { format!("{value:>+width$.3}") } else { format!("{value:>width$.3}") }
         });
         writeln!(out, "{}", cells.chain(values).collect::<Vec<_>>().join("  "))?;
     }

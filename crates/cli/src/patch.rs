@@ -9,7 +9,7 @@ use serde_json::json;
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg, ProcessArg};
 use super::json_result::ModelId;
-use super::out::{CsvArg, Finding, check_finite, plural, prepare, print_largest};
+use super::out::{Column, CsvArg, Finding, check_finite, plural, prepare, print_largest};
 use super::pairs::{AblateArg, PairArgs, PairModel, Pairs, metric_and_unit};
 use super::picture_args::PictureArgs;
 use super::progress::progress;
@@ -20,6 +20,7 @@ use super::{CliResult, Failure};
 use hooklens_analysis::error::PatchError;
 use hooklens_analysis::labeled::CsvText;
 use hooklens_analysis::patching::{PatchingResult, Sites};
+use hooklens_analysis::statistics::Statistics;
 use hooklens_data::dump::DumpModel;
 use hooklens_model::error::Error;
 
@@ -216,6 +217,8 @@ fn report(found: &PatchingResult, options: &ReportOptions<'_>, to: &ShareReport<
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let effect = found.effect();
     check_finite(&effect)?;
+    // A single pair says nothing about others.
+    let statistics = (count > 1).then(|| found.statistics(&Statistics::new())).transpose().map_err(Error::from)?;
     let normalized = found.normalized();
     if let (Some(_), Err(none)) = (&to.out, &normalized) {
         note(format!("{none}; writing unnormalized effects instead"));
@@ -234,6 +237,9 @@ fn report(found: &PatchingResult, options: &ReportOptions<'_>, to: &ShareReport<
                 "at": options.at, "estimate": options.estimate, "prompts": count, "metric": metric, "unit": unit,
                 "baseline": found.baseline, "source": found.source, "axes": effect.axes(), "effect": effect,
                 "normalized": normalized, "standard_error": found.standard_error(), "values": found.values,
+                "low": statistics.as_ref().map(|found| &found.low), "high": statistics.as_ref().map(|found| &found.high),
+                "p_value": statistics.as_ref().map(|found| &found.p_value),
+                "adjusted_p_value": statistics.as_ref().map(|found| &found.adjusted_p_value),
             }))
         },
         csv: || found.csv(to.csv.labels()),
@@ -246,8 +252,13 @@ fn report(found: &PatchingResult, options: &ReportOptions<'_>, to: &ShareReport<
             let prompts = plural(count, "prompt");
             writeln!(out, "{prompts}; {metric} {:+.3} unpatched{source} ({unit})", mean(&found.baseline))?;
             let effect_name = format!("{what} ({unit})");
-            let share = normalized.as_ref().map(|share| ("share of the gap", share));
-            let columns: Vec<_> = [(&*effect_name, &effect)].into_iter().chain(share).collect();
+            let mut columns = vec![Column::signed(&effect_name, &effect)];
+            columns.extend(normalized.as_ref().map(|share| Column::signed("share of the gap", share)));
+            if let Some(statistics) = &statistics {
+                columns.push(Column::signed("95 % low", &statistics.low));
+                columns.push(Column::signed("95 % high", &statistics.high));
+                columns.push(Column { name: "adjusted p", values: &statistics.adjusted_p_value, is_signed: false });
+            }
             print_largest(out, &columns, options.top)
         },
     }

@@ -3,12 +3,14 @@
 mod analysis;
 mod matrix;
 mod patch;
+mod statistics;
 
 use hooklens_model::error::Error;
 
 pub use analysis::AnalysisError;
 pub use matrix::MatrixError;
 pub use patch::PatchError;
+pub use statistics::StatisticsError;
 
 impl From<AnalysisError> for Error {
     fn from(error: AnalysisError) -> Self {
@@ -24,6 +26,12 @@ impl From<MatrixError> for Error {
 
 impl From<PatchError> for Error {
     fn from(error: PatchError) -> Self {
+        Error::Other(error.into())
+    }
+}
+
+impl From<StatisticsError> for Error {
+    fn from(error: StatisticsError) -> Self {
         Error::Other(error.into())
     }
 }

@@ -3,8 +3,9 @@
 use ndarray::{ArrayD, Axis};
 use serde::{Deserialize, Serialize};
 
-use crate::error::PatchError;
+use crate::error::{PatchError, StatisticsError};
 use crate::labeled::{CsvText, LabeledArray, LabeledAxis, matching};
+use crate::statistics::{EffectStatistics, Statistics};
 use hooklens_io::csv_text::{CsvLabels, CsvTable};
 
 /// Metric values of every example, with each site patched and without a patch.
@@ -132,6 +133,89 @@ impl PatchingResult {
         })
     }
 
+    /// Change of the metric of each example, with the axes of [`PatchingResult::values`].
+    ///
+    /// ```
+    /// # use hooklens::patching::{Metric, Patching};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let found = Patching::new(&model, [clean, clean], [corrupted, corrupted], metric)?.attn_out()?;
+    /// let effects = found.effects();
+    /// assert_eq!(effects.values().shape(), [4, 15, 2]); // layer, position, example
+    /// assert_eq!(effects.mean("example")?.values()[[1, 10]], found.effect().values()[[1, 10]]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn effects(&self) -> LabeledArray {
+        let mut values = self.values.values().clone();
+        let last = Axis(values.ndim() - 1);
+        for (mut example, baseline) in values.axis_iter_mut(last).zip(&self.baseline) {
+            example.mapv_inplace(|value| value - baseline);
+        }
+        matching(self.values.axes().to_vec(), values)
+    }
+
+    /// Intervals and p-values of the effects at each site.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Metric, Patching};
+    /// # use hooklens::prelude::*;
+    /// use hooklens::experiments::ioi_prompts;
+    /// use hooklens::statistics::Statistics;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let prompts = ioi_prompts(12, 0);
+    /// let [clean, corrupted]: [Vec<&str>; 2] = [
+    ///     prompts.iter().map(|prompt| &*prompt.text).collect(),
+    ///     prompts.iter().map(|prompt| &*prompt.corrupted).collect(),
+    /// ];
+    /// let [answers, wrong]: [Vec<&str>; 2] = [
+    ///     prompts.iter().map(|prompt| prompt.answer).collect(),
+    ///     prompts.iter().map(|prompt| prompt.wrong).collect(),
+    /// ];
+    /// let metric = Metric::logit_diff(&model, answers, wrong)?;
+    /// let found = Patching::new(&model, clean, corrupted, metric)?.attn_head_out_all_pos()?;
+    /// let statistics = found.statistics(&Statistics::new())?;
+    /// let (head, effect) = &found.effect().largest(1)[0];
+    /// println!("layer {} head {}: {effect:+.2}", head[0], head[1]);
+    /// assert!(statistics.adjusted_p_value.values().iter().any(|p| *p < 0.01));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`Statistics::effects`].
+    pub fn statistics(&self, settings: &Statistics) -> Result<EffectStatistics, StatisticsError> {
+        settings.effects(&self.effects())
+    }
+
+    /// Statistics of the paired differences between the effects of this result and of another one, of the same examples
+    /// and sites, such as of another ablation.
+    ///
+    /// # Errors
+    /// [`StatisticsError::Compared`] if the sites differ, or the metrics of the examples without a patch; also the errors
+    /// of [`Statistics::effects`].
+    pub fn compared_with(&self, other: &Self, settings: &Statistics) -> Result<EffectStatistics, StatisticsError> {
+        let different = |what: String| Err(StatisticsError::Compared { what });
+        if self.swept_axes() != other.swept_axes() {
+            return different("their sites differ".into());
+        }
+        if self.baseline.len() != other.baseline.len() {
+            return different(format!("{} and {} examples", self.baseline.len(), other.baseline.len()));
+        }
+        // The same prompts and metric give the same value without a patch, up to rounding.
+        let far = |(own, other): (&f64, &f64)| (own - other).abs() > 1e-3 * own.abs().max(1.0);
+        if let Some(example) = self.baseline.iter().zip(&other.baseline).position(far) {
+            let (own, other) = (self.baseline[example], other.baseline[example]);
+            return different(format!(
+                "without a patch, the metric of example {example} is {own} in one and {other} in the other, so their \
+                 prompts or metrics differ"
+            ));
+        }
+        let gaps = self.effects().values() - other.effects().values();
+        settings.effects(&matching(self.values.axes().to_vec(), gaps))
+    }
+
     /// Mean change of the metric over examples.
     ///
     /// ```
@@ -185,7 +269,9 @@ impl PatchingResult {
     }
 
     /// Formats the result as CSV with one row per site: the site's labels, the mean over examples, the standard error
-    /// of the mean, the effect, and the normalized effect, which is empty if [`PatchingResult::normalized`] fails.
+    /// of the mean, the effect, the normalized effect, which is empty if [`PatchingResult::normalized`] fails, and the
+    /// bounds of the effect's 95 % interval, its p-value and its adjusted p-value ([`PatchingResult::statistics`]), which
+    /// are empty for a single example.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -221,12 +307,22 @@ impl PatchingResult {
 impl CsvText for PatchingResult {
     fn csv(&self, labels: CsvLabels) -> String {
         let names = self.swept_axes().iter().map(|axis| axis.name.as_str());
-        let columns = names.chain(["mean", "standard_error", "effect", "normalized"]);
+        let columns = ["mean", "standard_error", "effect", "normalized", "low", "high", "p_value", "adjusted_p_value"];
+        let columns = names.chain(columns);
         let mut table = CsvTable::new(columns, labels);
         let (mean, error, effect) = (self.mean(), self.standard_error(), self.effect());
-        let normalized = self.normalized().ok();
+        let (normalized, statistics) = (self.normalized().ok(), self.statistics(&Statistics::new()).ok());
+        let statistics = statistics.as_ref();
         for (place, value) in mean.values().indexed_iter() {
-            let all = [Some(&error), Some(&effect), normalized.as_ref()];
+            let all = [
+                Some(&error),
+                Some(&effect),
+                normalized.as_ref(),
+                statistics.map(|found| &found.low),
+                statistics.map(|found| &found.high),
+                statistics.map(|found| &found.p_value),
+                statistics.map(|found| &found.adjusted_p_value),
+            ];
             let cells = all.map(|column| column.map_or(String::new(), |column| column.values()[&place].to_string()));
             table.row(mean.labels(&place), std::iter::once(value.to_string()).chain(cells));
         }
