@@ -5,13 +5,15 @@ use std::fmt;
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Hook};
+use ndarray::IxDyn;
 use serde::{Deserialize, Serialize};
 
 use super::norm_gradient::through_norm;
 use crate::activations::{Components, Neurons, Stage};
-use crate::error::PatchError;
+use crate::error::{PatchError, StatisticsError};
 use crate::labeled::{LabeledArray, LabeledAxis, matching};
 use crate::patching::{Example, Patching, Receiver, Sites, points_of};
+use crate::statistics::{EffectStatistics, Statistics};
 use hooklens_model::config::{Layers, ResidualScheme, Settings, TransformerConfig};
 use hooklens_model::driver::{ForwardOptions, HookedModel};
 use hooklens_model::error::{InputError, Result};
@@ -170,6 +172,32 @@ impl EdgeScores {
         let values = self.scores.values();
         let mean = values.mean_axis(ndarray::Axis(2)).unwrap_or_else(|| ndarray::ArrayD::zeros(values.raw_dim()));
         matching(self.scores.axes()[..2].to_vec(), mean)
+    }
+
+    /// Intervals and p-values of the scores over examples, `[sender, receiver]`. p-values are NaN, and not corrected for,
+    /// where the sender writes after the receiver has read.
+    ///
+    /// ```
+    /// # use hooklens::attribution::Gradient;
+    /// # use hooklens::patching::{Metric, Patching};
+    /// # use hooklens::prelude::*;
+    /// use hooklens::statistics::Statistics;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let patching = Patching::new(&model, [clean; 3], [corrupted; 3], metric)?;
+    /// let found = patching.edges(Gradient::AtBase)?.statistics(&Statistics::new())?;
+    /// assert_eq!(found.mean.values().shape(), found.p_value.values().shape());
+    /// assert!(found.p_value.values().iter().any(|p| p.is_nan()));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`Statistics::effects`].
+    pub fn statistics(&self, settings: &Statistics) -> Result<EffectStatistics, StatisticsError> {
+        let is_edge = |place: &IxDyn| before(self.senders[place[0]], self.receivers[place[1]], self.parallel);
+        Ok(settings.effects(&self.scores)?.only(is_edge))
     }
 
     /// The mean score of one edge over examples; `None` if there is no such edge.

@@ -177,7 +177,8 @@ impl PatchingResult {
     /// let metric = Metric::logit_diff(&model, answers, wrong)?;
     /// let found = Patching::new(&model, clean, corrupted, metric)?.attn_head_out_all_pos()?;
     /// let statistics = found.statistics(&Statistics::new())?;
-    /// let (head, effect) = &found.effect().largest(1)[0];
+    /// let effects = found.effect();
+    /// let (head, effect) = &effects.largest(1)[0];
     /// println!("layer {} head {}: {effect:+.2}", head[0], head[1]);
     /// assert!(statistics.adjusted_p_value.values().iter().any(|p| *p < 0.01));
     /// # Ok::<(), hooklens::Error>(())

@@ -1,6 +1,6 @@
 //! Statistics of all sites of a sweep.
 
-use ndarray::{ArrayD, Axis};
+use ndarray::{ArrayD, Axis, IxDyn};
 use rayon::prelude::*;
 
 use super::{Interval, Statistics, benjamini_hochberg};
@@ -25,11 +25,23 @@ pub struct EffectStatistics {
     pub adjusted_p_value: LabeledArray,
 }
 
+impl EffectStatistics {
+    /// Removes the p-values of places that are not sites.
+    pub(crate) fn only(mut self, is_site: impl Fn(&IxDyn) -> bool) -> Self {
+        let mut values = self.p_value.values().clone();
+        values.indexed_iter_mut().filter(|(place, _)| !is_site(place)).for_each(|(_, p_value)| *p_value = f64::NAN);
+        let mut adjusted = benjamini_hochberg(&values.iter().copied().collect::<Vec<_>>()).into_iter();
+        self.adjusted_p_value = self.p_value.map(|_| adjusted.next().unwrap_or(f64::NAN));
+        self.p_value = matching(self.p_value.axes().to_vec(), values);
+        self
+    }
+}
+
 impl Statistics {
     /// Statistics of the effects of each site, `[..., example]`.
     ///
     /// ```
-    /// use hooklens::labeled::{LabeledArray, LabeledAxis};
+    /// use hooklens::{LabeledArray, LabeledAxis};
     /// use hooklens::statistics::Statistics;
     /// let effects = ndarray::arr2(&[[0.9, 1.1, 1.4, 0.7, 1.2, 0.8], [0.1, -0.2, 0.3, -0.1, 0.0, -0.2]]);
     /// let axes = [LabeledAxis::new("head", ["L0H0", "L0H1"]), LabeledAxis::numbered("example", 6)];
