@@ -7,6 +7,7 @@
 
 pub mod caught;
 pub mod csv_text;
+pub mod excerpt;
 pub mod numerals;
 pub mod object_stores;
 pub mod regular;

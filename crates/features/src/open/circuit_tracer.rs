@@ -14,6 +14,7 @@ use crate::error::FeatureError;
 use crate::matrix::Matrix;
 use crate::metadata::{ExcludedTokens, Metadata};
 use crate::save::WEIGHTS;
+use hooklens_io::excerpt::excerpt;
 use hooklens_io::regular;
 use hooklens_loading::embedded::EmbeddedDictionary;
 use hooklens_model::error::{Result, load_errors};
@@ -127,7 +128,7 @@ impl Config {
                 Ok(Architecture::TopK { k })
             }
             Some(other) => {
-                let (path, what) = (self.path.clone(), format!("the activation `{other}`"));
+                let (path, what) = (self.path.clone(), format!("the activation `{}`", excerpt(other)));
                 Err(FeatureError::Unsupported { path, what }.into())
             }
         }

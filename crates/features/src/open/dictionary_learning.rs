@@ -8,6 +8,7 @@ use crate::architecture::Architecture;
 use crate::dictionary::Dictionary;
 use crate::error::FeatureError;
 use crate::metadata::Metadata;
+use hooklens_io::excerpt::excerpt;
 use hooklens_model::error::Result;
 
 /// The library's dictionary classes; classes that compute the same function share a variant.
@@ -125,13 +126,15 @@ fn class(found: &Found, latents: usize) -> Result<Class> {
             if named.is_some() {
                 continue;
             }
-            let (path, what) = (found.described_by().into(), format!("`{key}` `{name}`"));
+            let (path, what) = (found.described_by().into(), format!("`{key}` `{}`", excerpt(name)));
             return Err(FeatureError::Unsupported { path, what }.into());
         };
         if let Some((other_key, other, said)) = named
             && said != *class
         {
-            return Err(found.wrong(format!("`{other_key}` is {other}, but `{key}` is {name}")).into());
+            return Err(found
+                .wrong(format!("`{other_key}` is {}, but `{key}` is {}", excerpt(other), excerpt(name)))
+                .into());
         }
         if !fitting.contains(class) {
             let fits = DICTIONARIES.iter().filter(|(_, class)| fitting.contains(class));

@@ -9,6 +9,7 @@ use crate::dictionary::Dictionary;
 use crate::error::FeatureError;
 use crate::metadata::Metadata;
 use crate::normalization::Normalization;
+use hooklens_io::excerpt::excerpt;
 use hooklens_model::error::Result;
 
 pub(super) fn fits(found: &Found) -> bool {
@@ -74,7 +75,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         "dataset-wise" => Normalization::Scale(factor.map(|factor| factor as f32)),
         "token-wise" if !transcoder => Normalization::ConstantNorm,
         "inference" | "no-norm" => Normalization::None,
-        other => return refused(format!("`norm_activation` `{other}`")),
+        other => return refused(format!("`norm_activation` `{}`", excerpt(other))),
     };
     let single = found.field("jump_relu_threshold").and_then(Value::as_f64).unwrap_or(0.0);
     let jump = |thresholds: Vec<f32>| Architecture::JumpRelu { thresholds, positive: true };
@@ -96,7 +97,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
             Architecture::TopK { k: k as usize }
         }
         Some("relu") => Architecture::Standard,
-        Some(other) => return refused(format!("the activation `{other}`")),
+        Some(other) => return refused(format!("the activation `{}`", excerpt(other))),
     };
     // Without thresholds or ranking, decoder norms have no effect.
     parts.by_norms &= !matches!(parts.architecture, Architecture::Standard);

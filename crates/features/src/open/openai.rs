@@ -8,6 +8,7 @@ use crate::dictionary::Dictionary;
 use crate::error::FeatureError;
 use crate::metadata::Metadata;
 use crate::normalization::Normalization;
+use hooklens_io::excerpt::excerpt;
 use hooklens_model::error::Result;
 
 /// Hook points for the library's location names.
@@ -52,7 +53,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         }
         Some("ReLU") | None => {}
         Some(other) => {
-            let (path, what) = (found.path.clone(), format!("the activation `{other}`"));
+            let (path, what) = (found.path.clone(), format!("the activation `{}`", excerpt(other)));
             return Err(FeatureError::Unsupported { path, what }.into());
         }
     }

@@ -10,6 +10,7 @@ use crate::error::FeatureError;
 use crate::metadata::{ExcludedTokens, Metadata};
 use crate::normalization::Normalization;
 use crate::save::{WEIGHTS, WRITER};
+use hooklens_io::excerpt::excerpt;
 use hooklens_model::error::Result;
 
 /// Tolerance within which finetuned factors count as 1.
@@ -80,7 +81,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
     let name = match cfg.get("architecture") {
         None => "standard",
         Some(Value::String(name)) => name,
-        Some(other) => return Err(found.wrong(format!("`architecture` is {other}, not a name")).into()),
+        Some(other) => return Err(found.wrong(format!("`architecture` is {}, not a name", excerpt(other))).into()),
     };
     check_activation(found, &cfg, name)?;
     for said in [cfg.get("seqpos_slice"), metadata.get("seqpos_slice")].into_iter().flatten() {
@@ -133,7 +134,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         "layer_norm" => Normalization::LayerNorm,
         "expected_average_only_in" => Normalization::Scale(None),
         other => {
-            let (path, what) = (path.clone(), format!("`normalize_activations` `{other}`"));
+            let (path, what) = (path.clone(), format!("`normalize_activations` `{}`", excerpt(other)));
             return Err(FeatureError::Unsupported { path, what }.into());
         }
     };

@@ -6,6 +6,7 @@ use super::{Found, Lies, Parts, hook_names};
 use crate::architecture::Architecture;
 use crate::dictionary::Dictionary;
 use crate::error::FeatureError;
+use hooklens_io::excerpt::excerpt;
 use hooklens_model::error::Result;
 
 pub(super) fn fits(found: &Found) -> bool {
@@ -35,7 +36,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         "topk" => Architecture::TopK { k },
         "groupmax" => Architecture::GroupMax { k },
         other => {
-            let (path, what) = (found.described_by().into(), format!("the activation `{other}`"));
+            let (path, what) = (found.described_by().into(), format!("the activation `{}`", excerpt(other)));
             return Err(FeatureError::Unsupported { path, what }.into());
         }
     };

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use hooklens_io::excerpt::excerpt;
 use hooklens_model::config::{MOST_LAYERS, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
@@ -97,7 +98,7 @@ impl<'j> HfConfig<'j> {
     }
 
     fn wrong(&self, field: &str, value: &Value, wanted: &str) -> ConfigError {
-        ConfigError::Malformed { reason: format!("`{field}` is {value}, not {wanted}") }
+        ConfigError::Malformed { reason: format!("`{field}` is {}, not {wanted}", excerpt(value)) }
     }
 
     /// The error for a missing required field.
@@ -213,7 +214,7 @@ impl<'j> HfConfig<'j> {
 
     /// The error for a variant of the family that is not supported.
     pub(crate) fn unsupported(&self, field: &'static str) -> ConfigError {
-        let given = self.value(field).map_or("absent".to_string(), Value::to_string);
+        let given = self.value(field).map_or("absent".to_string(), excerpt);
         ConfigError::UnsupportedVariant { family: self.family, field, given }
     }
 

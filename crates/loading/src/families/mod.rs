@@ -109,6 +109,7 @@ use serde_json::Value;
 
 use crate::weight_files::WeightTable;
 use hf_config::HfConfig;
+use hooklens_io::excerpt::excerpt;
 use hooklens_model::config::TransformerConfig;
 use hooklens_model::encoder::EncoderConfig;
 use hooklens_model::encoder_decoder::EncoderDecoderConfig;
@@ -416,7 +417,7 @@ pub(crate) fn read(json: &Value) -> Result<Described, ConfigError> {
     }
     let decoders = FAMILIES.iter().map(|f| f.architectures[0]);
     let others = ENCODERS.iter().map(|f| f.architectures[0]).chain(ENCODER_DECODERS.iter().map(|f| f.architectures[0]));
-    Err(ConfigError::UnknownArchitecture { given: given.to_string(), supported: decoders.chain(others).collect() })
+    Err(ConfigError::UnknownArchitecture { given: excerpt(given), supported: decoders.chain(others).collect() })
 }
 
 /// Settings that do not affect the computation, or that [`as_llama`] reads.

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{FAMILIES, architecture, is_known};
 use crate::weight_files::{WeightFiles, WeightTable};
+use hooklens_io::excerpt::excerpt;
 use hooklens_model::error::ConfigError;
 
 /// Names of the section with the text model's settings.
@@ -202,7 +203,7 @@ pub(crate) fn text_part(json: &Value) -> Result<Option<Value>, ConfigError> {
             (field, own, told.or(usual).or(beside).unwrap_or("llama"))
         }
         (Some((field, other)), _) => {
-            let reason = format!("`{field}` is {other}, not an object");
+            let reason = format!("`{field}` is {}, not an object", excerpt(other));
             return Err(ConfigError::Malformed { reason });
         }
         (None, Some(kind)) => match parts.as_object() {

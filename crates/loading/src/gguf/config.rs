@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::fields::{Fields, malformed};
 use crate::weight_files::WeightFiles;
+use hooklens_io::excerpt::excerpt;
 use hooklens_model::error::{ConfigError, Error, Result};
 
 /// llama.cpp's names for the supported architectures, as listed in error messages.
@@ -39,7 +40,7 @@ const KNOWN: &[&str] = &[
 /// Builds the configuration.
 pub(super) fn of(fields: &Fields<'_>, files: &WeightFiles) -> Result<Value> {
     let unknown = || ConfigError::UnknownArchitecture {
-        given: format!("{} (in a GGUF file)", fields.architecture()),
+        given: format!("{} (in a GGUF file)", excerpt(fields.architecture())),
         supported: KNOWN.to_vec(),
     };
     if !KNOWN.contains(&fields.architecture()) {

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use hooklens_io::excerpt::excerpt;
 use hooklens_model::error::ConfigError;
 
 /// Metadata fields of a GGUF file. Accessors take the name of an architecture field without the architecture's prefix.
@@ -30,7 +31,7 @@ impl<'f> Fields<'f> {
 
     /// The error for an invalid field.
     fn wrong(&self, name: &str, value: &Value, wanted: &str) -> ConfigError {
-        malformed(format!("`{}.{name}` is {value}, not {wanted}", self.architecture))
+        malformed(format!("`{}.{name}` is {}, not {wanted}", excerpt(self.architecture), excerpt(value)))
     }
 
     /// An optional integer. A list with one value per layer is accepted if all values are equal.
@@ -47,7 +48,8 @@ impl<'f> Fields<'f> {
 
     /// A required integer.
     pub(super) fn size(&self, name: &str) -> Result<usize, ConfigError> {
-        self.maybe_size(name)?.ok_or_else(|| malformed(format!("the file has no `{}.{name}`", self.architecture)))
+        self.maybe_size(name)?
+            .ok_or_else(|| malformed(format!("the file has no `{}.{name}`", excerpt(self.architecture))))
     }
 
     /// An optional number.

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value, json};
 
+use hooklens_io::excerpt::excerpt;
+
 /// Token type of special tokens.
 const CONTROL: u64 = 3;
 /// Token type of tokens that are matched before all others.
@@ -37,7 +39,9 @@ pub(super) fn of(all: &Map<String, Value>) -> Result<(Value, Value), String> {
             let merges = texts(get("merges")).ok_or("`tokenizer.ggml.merges` is missing or not a list of strings")?;
             byte_level(pre, &merges)?
         }
-        other => return Err(format!("tokenizers of type `{other}` are not supported; `llama` and `gpt2` are")),
+        other => {
+            return Err(format!("tokenizers of type `{}` are not supported; `llama` and `gpt2` are", excerpt(other)));
+        }
     };
     json["model"]["vocab"] = json!(vocabulary);
     json["version"] = "1.0".into();
@@ -156,7 +160,7 @@ fn sentence_piece(tokens: &[&str], scores: &[f64], unknown: usize, prefix: bool)
 
 /// Byte-level BPE that follows the pre-tokenizer named `pre`.
 fn byte_level(pre: &str, merges: &[&str]) -> Result<Value, String> {
-    let splits = splits(pre).ok_or_else(|| format!("the pre-tokenizer `{pre}` is not supported"))?;
+    let splits = splits(pre).ok_or_else(|| format!("the pre-tokenizer `{}` is not supported", excerpt(pre)))?;
     let mut steps: Vec<Value> = splits
         .iter()
         .map(|regex| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false}))
@@ -166,7 +170,7 @@ fn byte_level(pre: &str, merges: &[&str]) -> Result<Value, String> {
         // The first part may start with a space but contains no other, so a later space separates the parts.
         let at = merge.char_indices().skip(1).find(|(_, letter)| *letter == ' ').map(|(at, _)| at);
         at.map(|at| [merge[..at].to_string(), merge[at + 1..].to_string()])
-            .ok_or_else(|| format!("the merge `{merge}` is not a pair"))
+            .ok_or_else(|| format!("the merge `{}` is not a pair", excerpt(merge)))
     };
     let merges: Vec<[String; 2]> = merges.iter().map(pair).collect::<Result<_, _>>()?;
     let normalizer = if COMPOSED.contains(&pre) { json!({"type": "NFC"}) } else { Value::Null };

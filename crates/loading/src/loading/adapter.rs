@@ -13,6 +13,7 @@ use hooklens_hooks::DType;
 use serde_json::Value;
 
 use crate::weight_files::{Source, WeightFiles, WeightTable};
+use hooklens_io::excerpt::excerpt;
 use hooklens_model::error::LoadError;
 use hooklens_model::tokens::read_json;
 
@@ -122,12 +123,12 @@ impl Adapter {
         let json = read_json(folder.join("adapter_config.json"))?;
         let kind = json.get("peft_type").and_then(Value::as_str).unwrap_or("nothing");
         if kind != "LORA" {
-            return Err(refused(format!("its `peft_type` is {kind}; only LORA is supported")));
+            return Err(refused(format!("its `peft_type` is {}; only LORA is supported", excerpt(kind))));
         }
         let set = |field: &str| match json.get(field) {
             None | Some(Value::Null) => Ok(false),
             Some(Value::Bool(set)) => Ok(*set),
-            Some(other) => Err(refused(format!("its `{field}` is {other}, not true or false"))),
+            Some(other) => Err(refused(format!("its `{field}` is {}, not true or false", excerpt(other)))),
         };
         // Settings that a single added low-rank product can't express.
         let given = |field: &&&str| json.get(**field).is_some_and(|value| !is_nothing(value));
@@ -137,7 +138,10 @@ impl Adapter {
         // These initializations modify the base weights before training.
         let start = json.get("init_lora_weights").and_then(Value::as_str).unwrap_or_default().to_ascii_lowercase();
         if ["pissa", "olora", "corda", "loftq", "lora_ga"].iter().any(|other| start.starts_with(other)) {
-            return Err(refused(format!("it was trained on a modified base model (`init_lora_weights` = {start})")));
+            return Err(refused(format!(
+                "it was trained on a modified base model (`init_lora_weights` = {})",
+                excerpt(start)
+            )));
         }
         let (dora, biased) = (set("use_dora")?, set("lora_bias")?);
         if dora && biased {
@@ -149,7 +153,9 @@ impl Adapter {
         let saved = match json.get("modules_to_save") {
             None | Some(Value::Null) => Vec::new(),
             Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
-            Some(other) => return Err(refused(format!("its `modules_to_save` is {other}, not a list of names"))),
+            Some(other) => {
+                return Err(refused(format!("its `modules_to_save` is {}, not a list of names", excerpt(other))));
+            }
         };
         let path = ["adapter_model.safetensors", "adapter_model.bin"].map(|name| folder.join(name));
         let path = path.into_iter().find(|path| path.is_file());
@@ -448,14 +454,16 @@ fn patterns(json: &Value, field: &str) -> Result<Vec<(Regex, f64)>, String> {
     let patterns = match json.get(field) {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Object(patterns)) => patterns,
-        Some(other) => return Err(format!("its `{field}` is {other}, not an object")),
+        Some(other) => return Err(format!("its `{field}` is {}, not an object", excerpt(other))),
     };
     let parsed = patterns.iter().map(|(pattern, value)| {
         let number = value.as_f64();
-        let number = number.ok_or_else(|| format!("its `{field}` has {value} for `{pattern}`, not a number"))?;
+        let number = number
+            .ok_or_else(|| format!("its `{field}` has {} for `{}`, not a number", excerpt(value), excerpt(pattern)))?;
         let whole = Regex::new(&format!(r"^(.*\.)?({pattern})$"));
-        let whole = whole
-            .map_err(|error| format!("its `{field}` contains an invalid regular expression `{pattern}`: {error}"))?;
+        let whole = whole.map_err(|error| {
+            format!("its `{field}` contains an invalid regular expression `{}`: {error}", excerpt(pattern))
+        })?;
         Ok((whole, number))
     });
     parsed.collect()

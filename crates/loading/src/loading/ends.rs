@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use hooklens_io::excerpt::excerpt;
 use hooklens_model::error::ConfigError;
 
 const FIELD: &str = "eos_token_id";
@@ -62,7 +63,7 @@ fn named(json: &Value, field: &str) -> Result<Vec<u32>, ConfigError> {
         Some(id) if id < 0 => Ok(None),
         Some(id) => Ok(u32::try_from(id).ok()),
         None => {
-            let reason = format!("`{field}` is {value}, not a token id or a list of token ids");
+            let reason = format!("`{field}` is {}, not a token id or a list of token ids", excerpt(value));
             Err(ConfigError::Malformed { reason })
         }
     };

@@ -2,10 +2,13 @@
 
 use std::error::Error;
 
+use hooklens_io::excerpt::message as shortened;
+
 /// Formats the messages of an error and of all its causes, joined by `: `.
 ///
 /// A hooklens error's own message leaves out the cause, which [`Error::source`] returns, so print the result of this
-/// function instead. Line breaks in the causes' messages are replaced by spaces.
+/// function instead. Line breaks in the causes' messages are replaced by spaces. A message that quotes a value of
+/// thousands of characters is cut.
 ///
 /// ```
 /// let corpus = hooklens::corpus::Corpus::new(["no/such/file"]);
@@ -14,10 +17,10 @@ use std::error::Error;
 /// assert!(hooklens::error_chain(&error).starts_with("can't access no/such/file: ")); // then the cause
 /// ```
 pub fn error_chain(error: &dyn Error) -> String {
-    let mut message = error.to_string();
+    let mut message = shortened(error);
     let mut cause = error.source();
     while let Some(error) = cause {
-        let words = error.to_string().replace('\n', " ");
+        let words = shortened(error).replace('\n', " ");
         // Messages of other crates may already end with their cause's message.
         if !message.ends_with(&words) {
             message.push_str(": ");

@@ -3,6 +3,8 @@
 use serde_json::Value;
 use tokenizers::AddedToken;
 
+use hooklens_io::excerpt::excerpt;
+
 /// Names of special tokens, in the order in which Hugging Face adds them.
 const NAMES: [&str; 7] = ["bos", "eos", "unk", "sep", "pad", "cls", "mask"];
 
@@ -140,5 +142,5 @@ fn described(value: &Value) -> Result<AddedToken, String> {
 }
 
 fn wrong(what: &str, value: &Value) -> String {
-    format!("{what} holds {value}, which does not describe a token")
+    format!("{what} holds {}, which does not describe a token", excerpt(value))
 }
