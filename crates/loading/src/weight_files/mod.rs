@@ -6,6 +6,7 @@ mod layout;
 pub(crate) mod llama2c_file;
 mod npz_file;
 mod parts;
+mod pickle_memory;
 mod quantized;
 mod raw;
 mod tensor_file;

@@ -8,8 +8,7 @@ use pytorch_reader::{DType as Stored, PytorchError, PytorchReader};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{Location, TensorInfo};
-use hooklens_io::regular;
+use super::{Location, TensorInfo, pickle_memory};
 use hooklens_model::error::{LoadError, load_errors};
 
 /// Keys under which training code stores the state dict.
@@ -50,7 +49,7 @@ impl TorchTensor {
 
 /// Lists the tensors in a checkpoint, without reading their data.
 pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadError> {
-    regular::check(path).map_err(load_errors::cant_read(path))?;
+    pickle_memory::check(path)?;
     let held = HOLDERS.iter().map(|holder| PytorchReader::with_top_level_key(path, holder));
     let reader = match held.filter_map(Result::ok).find(|reader| !reader.is_empty()) {
         Some(reader) => reader,
@@ -83,7 +82,7 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadErro
 
 /// Configuration stored in the checkpoint: `model_args`, as written by nanoGPT and llama2.c.
 pub(crate) fn configuration(path: &Path) -> Result<Option<Value>, LoadError> {
-    regular::check(path).map_err(load_errors::cant_read(path))?;
+    pickle_memory::check(path)?;
     let args = match PytorchReader::load_config::<Map<String, Value>, _>(path, Some("model_args")) {
         Ok(args) => args,
         Err(PytorchError::KeyNotFound(_)) => return Ok(None),
@@ -97,7 +96,7 @@ pub(crate) fn configuration(path: &Path) -> Result<Option<Value>, LoadError> {
 
 /// Reads the plain data beside a checkpoint's tensors into the fields of `D`; other data is ignored.
 pub fn described<D: DeserializeOwned>(path: &Path) -> Result<D, LoadError> {
-    regular::check(path).map_err(load_errors::cant_read(path))?;
+    pickle_memory::check(path)?;
     PytorchReader::load_config(path, None).map_err(|error| unreadable(path, error))
 }
 
