@@ -8,6 +8,8 @@
 pub mod caught;
 pub mod csv_text;
 pub mod excerpt;
+pub mod json_memory;
+pub mod json_shape;
 pub mod numerals;
 pub mod object_stores;
 pub mod regular;

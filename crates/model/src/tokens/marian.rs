@@ -41,7 +41,7 @@ struct Vocabulary {
 
 impl Tokenizer {
     /// Loads the tokenizer from a folder with Marian's files; its `target` is the tokenizer of the target language.
-    pub(super) fn of_marian(folder: &Path, side: &[Value]) -> Result<Self, LoadError> {
+    pub(super) fn of_marian(folder: &Path, side: &[&Value]) -> Result<Self, LoadError> {
         let path = |number: usize| folder.join(FILES[number]);
         let refused = |path: &Path, reason: String| LoadError::Tokenizer { path: path.into(), source: reason.into() };
         if side.iter().any(|json| json.get("separate_vocabs") == Some(&Value::Bool(true))) {
@@ -144,7 +144,7 @@ impl Pieces {
 }
 
 impl Vocabulary {
-    fn read(path: &Path, side: &[Value]) -> Result<Self, LoadError> {
+    fn read(path: &Path, side: &[&Value]) -> Result<Self, LoadError> {
         let refused = |reason: String| LoadError::Tokenizer { path: path.into(), source: reason.into() };
         let ids: HashMap<String, u32> = serde_json::from_value(read_json(path.to_path_buf())?)
             .map_err(|error| LoadError::Tokenizer { path: path.into(), source: error.into() })?;

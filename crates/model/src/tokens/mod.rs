@@ -8,6 +8,7 @@ mod declared;
 mod fingerprint;
 mod growth;
 mod marian;
+mod outline;
 mod python_json;
 #[cfg(feature = "chat")]
 mod python_values;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// Builds the equivalent `tokenizer.json` from the contents of `vocab.txt`, which has one token per line. `None` if the
 /// files in `side` do not name an ESM tokenizer.
-pub(super) fn described(vocabulary: &str, side: &[Value]) -> Option<Value> {
+pub(super) fn described(vocabulary: &str, side: &[&Value]) -> Option<Value> {
     let named = |field: &str| side.iter().find_map(|json| json.get(field)?.as_str());
     if named("tokenizer_class") != Some("EsmTokenizer") {
         return None;
@@ -67,7 +67,7 @@ mod tests {
     fn residues_are_tokenized_as_hugging_face_does() {
         let tokens = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>";
         let side = [json!({"tokenizer_class": "EsmTokenizer", "mask_token": "<mask>", "pad_token": "<pad>"})];
-        let described = described(&tokens.replace(' ', "\n"), &side).unwrap().to_string();
+        let described = described(&tokens.replace(' ', "\n"), &side.each_ref()).unwrap().to_string();
         let tokenizer = tokenizer_of_parts(described.as_bytes(), &side, "vocab.txt".as_ref()).unwrap();
         assert_eq!((tokenizer.pad(), mask_token(&tokenizer)), (1, Some(32)));
         for (text, ids) in [
@@ -82,6 +82,6 @@ mod tests {
             assert_eq!(tokenizer.encode_special(text, None).unwrap().0, ids, "{text}");
         }
         assert_eq!(tokenizer.encode_special("MK", Some("TV")).unwrap().0, [0, 20, 15, 2, 11, 7, 2]);
-        assert!(super::described("a\nb", &[json!({"tokenizer_class": "BertTokenizer"})]).is_none());
+        assert!(super::described("a\nb", &[&json!({"tokenizer_class": "BertTokenizer"})]).is_none());
     }
 }

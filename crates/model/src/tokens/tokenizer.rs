@@ -12,12 +12,20 @@ use super::batch::PaddingSide;
 use super::declared::Declarations;
 use super::growth::Parts;
 use super::marian::{FILES, Pieces};
+use super::outline;
 use super::python_json;
 use super::residues;
 use super::templates;
 use crate::error::{InputError, LoadError, load_errors};
 use hooklens_io::caught::caught;
+use hooklens_io::json_memory::estimate;
 use hooklens_io::regular;
+
+/// Maximum estimated memory of the text and the values of a JSON file in bytes. A list of ninety thousand added tokens
+/// takes as much.
+const MOST_MEMORY: usize = 190 << 20;
+/// Length in bytes from which on a `vocab.txt` is not that of a protein model, which has a few dozen lines.
+const LONGEST_LIST: usize = 1 << 20;
 
 /// Options for tokenization. Unset options use the model's defaults.
 ///
@@ -114,9 +122,8 @@ impl Tokenizer {
             map: json("special_tokens_map.json")?,
             added: json("added_tokens.json")?,
         };
-        let mut side: Vec<Value> = declared.in_order().cloned().collect();
-        side.extend(json("generation_config.json")?);
-        side.extend(json("config.json")?);
+        let more = [json("generation_config.json")?, json("config.json")?];
+        let side: Vec<&Value> = declared.in_order().chain(more.iter().flatten()).collect();
         let files = templates::of_folder(folder)?;
         let finished = |own: Self| match files.is_empty() {
             true => own,
@@ -129,14 +136,19 @@ impl Tokenizer {
             let own = Self::of_parts(&read(&path)?, &declared, &side, &path)?;
             return Ok(Some(finished(own)));
         }
-        let tokens = String::from_utf8_lossy(&read(&list)?).into_owned();
+        let tokens = read(&list)?;
+        if tokens.len() > LONGEST_LIST {
+            return Ok(None);
+        }
+        let tokens = String::from_utf8_lossy(&tokens);
         let Some(made) = residues::described(&tokens, &side) else { return Ok(None) };
         Self::of_parts(made.to_string().as_bytes(), &Declarations::default(), &side, &list)
             .map(|own| Some(finished(own)))
     }
 
-    fn of_parts(json: &[u8], declared: &Declarations, side: &[Value], path: &Path) -> Result<Self, LoadError> {
+    fn of_parts(json: &[u8], declared: &Declarations, side: &[&Value], path: &Path) -> Result<Self, LoadError> {
         let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: path.to_path_buf(), source };
+        outline::check(json).map_err(|message| bad(message.into()))?;
         let parts: Parts = serde_json::from_slice(json).map_err(|error| bad(error.into()))?;
         parts.check().map_err(|message| bad(message.into()))?;
         // The library panics on some invalid files.
@@ -149,7 +161,8 @@ impl Tokenizer {
         let tokens = declared.tokens(is_listed).map_err(|message| bad(message.into()))?;
         inner.add_tokens(tokens).map_err(bad)?;
         let [bos, eos, pad, mask, sep] = special(side, |token| inner.token_to_id(token));
-        let templates = Arc::new(side.iter().map(templates::of_json).find(|own| !own.is_empty()).unwrap_or_default());
+        let templates =
+            Arc::new(side.iter().map(|json| templates::of_json(json)).find(|own| !own.is_empty()).unwrap_or_default());
         let mut special_texts = declared.texts();
         for (key, id) in [("bos_token", bos), ("eos_token", eos), ("pad_token", pad), ("sep_token", sep)] {
             if let (false, Some(text)) =
@@ -163,7 +176,7 @@ impl Tokenizer {
     }
 
     /// Replaces the ids with the ids of a separate vocabulary.
-    pub(super) fn with_pieces(self, pieces: Pieces, side: &[Value]) -> Self {
+    pub(super) fn with_pieces(self, pieces: Pieces, side: &[&Value]) -> Self {
         let [bos, eos, pad, mask, sep] = special(side, |token| pieces.id(token));
         let (eos, pad) = (eos.or(Some(pieces.end())), pad.or(pieces.id("<pad>")));
         Self { bos, eos, pad, sep, mask, pieces: Some(pieces), ..self }
@@ -350,7 +363,7 @@ impl Tokenizer {
 }
 
 /// Ids of the bos, eos, pad, mask and sep tokens, which the files give as text or as an id.
-fn special(side: &[Value], id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>; 5] {
+fn special(side: &[&Value], id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>; 5] {
     ["bos", "eos", "pad", "mask", "sep"].map(|name| {
         let text_key = format!("{name}_token");
         let by_text = side.iter().find_map(|json| match json.get(&text_key)? {
@@ -362,15 +375,17 @@ fn special(side: &[Value], id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>;
             Value::Array(ids) => ids.first()?.as_u64(),
             id => id.as_u64(),
         };
-        by_text.or_else(|| side.iter().find_map(by_id).and_then(|id| u32::try_from(id).ok()))
+        by_text.or_else(|| side.iter().find_map(|json| by_id(json)).and_then(|id| u32::try_from(id).ok()))
     })
 }
 
 /// Reads a JSON file.
 pub fn read_json(path: PathBuf) -> Result<Value, LoadError> {
     let text = regular::read(&path).map_err(load_errors::cant_read(&path))?;
-    if let Some(most) = python_json::too_many_values(&text) {
-        return Err(load_errors::corrupt(&path, format!("it has more than {most} values")));
+    if text.len() + estimate(&text) > MOST_MEMORY {
+        let most = MOST_MEMORY >> 20;
+        let reason = format!("its text and values take more than {most} MiB of memory");
+        return Err(LoadError::Content { path, reason });
     }
     python_json::parse(&text).map_err(|source| LoadError::Json { path, source })
 }
@@ -382,7 +397,7 @@ fn used<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T
 
 /// Builds a tokenizer from the contents of `tokenizer.json` and the JSON files beside it. `path` is for error messages.
 pub fn tokenizer_of_parts(json: &[u8], side: &[Value], path: &Path) -> Result<Tokenizer, LoadError> {
-    Tokenizer::of_parts(json, &Declarations::default(), side, path)
+    Tokenizer::of_parts(json, &Declarations::default(), &side.iter().collect::<Vec<_>>(), path)
 }
 
 /// Drops a tokenizer's padding token if it is outside the model's vocabulary.

@@ -1,0 +1,75 @@
+//! Estimates how much memory a JSON text takes once it is parsed, without parsing it.
+
+/// Size of a value in a list.
+pub(crate) const VALUE: usize = 72;
+/// What the first value of a list allocates: room for four.
+pub(crate) const LIST: usize = 4 * VALUE;
+/// What the first field of an object allocates: room for four, and a hash table.
+pub(crate) const OBJECT: usize = 500;
+/// Size of a further field, and its name's allocation.
+pub(crate) const FIELD: usize = 140;
+/// Size of a number in a list of numbers.
+const NUMBER: usize = 8;
+/// Size of a text in a list of texts, and its allocation.
+const TEXT: usize = 56;
+
+/// An upper bound of the memory of a text's values in bytes, the text of its strings included.
+pub fn estimate(text: &[u8]) -> usize {
+    let mut size = text.len();
+    each_sign(text, |sign| match sign {
+        b',' => size += VALUE,
+        b':' => size += FIELD,
+        b'[' => size += LIST,
+        b'{' => size += OBJECT,
+        _ => {}
+    });
+    size
+}
+
+/// An upper bound of the memory in bytes of a text that consists of lists of numbers and lists of texts.
+pub fn estimate_lists(text: &[u8]) -> usize {
+    let mut size = text.len();
+    each_sign(text, |sign| match sign {
+        b',' => size += NUMBER,
+        // At the start and the end of a text.
+        b'"' => size += TEXT / 2,
+        _ => {}
+    });
+    size
+}
+
+/// Calls `count` on each byte outside of strings, and on their quotes.
+fn each_sign(text: &[u8], mut count: impl FnMut(u8)) {
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => {
+                quoted = !quoted;
+                count(b'"');
+            }
+            _ if quoted => {}
+            _ => count(*byte),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn values_are_as_large_as_estimated() {
+        assert!(size_of::<Value>() <= VALUE && size_of::<(u64, String, Value)>() <= FIELD - 32);
+    }
+
+    #[test]
+    fn texts_count_only_their_length() {
+        assert_eq!(estimate(br#"",:[{\",:[{""#), 12);
+        assert_eq!(estimate(br#"[{"a": 1, "b": 2}, 3]"#), 21 + LIST + OBJECT + 2 * FIELD + 2 * VALUE);
+        assert_eq!(estimate_lists(br#"[["a,", "\""], [1, 2]]"#), 22 + 2 * TEXT + 3 * NUMBER);
+    }
+}
