@@ -9,18 +9,26 @@ use serde_json::{Map, Value};
 
 use super::tensor_file::TensorFile;
 use super::{Location, TensorInfo};
+use hooklens_io::excerpt::excerpt;
 use hooklens_model::error::{LoadError, load_errors};
 
 /// Magic number at the start of a GGUF file.
 const MAGIC: &[u8; 4] = b"GGUF";
 /// Maximum header size in bytes, vocabulary included.
-const LONGEST: usize = 1 << 27;
-/// Maximum number of fields and tensors, and of list entries in total. Each takes more space in memory than in the
-/// file, so without limits a file could use up many times its own size. Vocabularies have a few hundred thousand
-/// entries.
+const LONGEST: usize = 1 << 26;
+/// Maximum number of fields and tensors. Each takes more space in memory than in the file, so without limits a file
+/// could use up many times its own size.
 const MOST_FIELDS: u64 = 1 << 16;
 const MOST_TENSORS: u64 = 1 << 18;
-const MOST_ENTRIES: u64 = 1 << 21;
+/// Maximum memory of the fields in bytes. The largest vocabularies, with their merges, take less than 100 MB.
+const MOST_MEMORY: usize = 1 << 27;
+/// Maximum length of a token in bytes.
+const LONGEST_TOKEN: usize = 1 << 16;
+/// Memory of a value, and of the allocation of a text besides its bytes.
+const VALUE: usize = size_of::<Value>();
+const HEAP: usize = 32;
+/// Field that is read together with the tensors.
+const ALIGNED: &str = "general.alignment";
 /// Maximum number of axes per tensor.
 const AXES: u32 = 4;
 /// Default alignment of the tensor data.
@@ -100,17 +108,17 @@ fn kind(number: u32) -> Option<Kind> {
 
 /// Reads a file's metadata fields, by name.
 pub(crate) fn fields(path: &Path) -> Result<Map<String, Value>, LoadError> {
-    Ok(header(&TensorFile::open(path, true)?)?.fields)
+    Ok(header(&TensorFile::open(path, true)?, true)?.fields)
 }
 
 /// Lists the tensors under ggml's names. The last axis of each shape is the innermost.
 pub(super) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, TensorInfo)>, LoadError> {
-    let header = header(file)?;
+    let header = header(file, false)?;
     let corrupt = |reason: String| load_errors::corrupt(&file.path, reason);
     let located = |listed: Listed| {
         let Listed { name, shape, kind: of_ggml, offset } = listed;
-        let held =
-            kind(of_ggml).ok_or_else(|| corrupt(format!("the tensor `{name}` has the unknown ggml type {of_ggml}")))?;
+        let held = kind(of_ggml)
+            .ok_or_else(|| corrupt(format!("the tensor `{}` has the unknown ggml type {of_ggml}", excerpt(&name))))?;
         let (values, bytes) = held.block;
         let row = shape.last().copied().unwrap_or(1);
         let elements = shape.iter().try_fold(1usize, |all, axis| all.checked_mul(*axis));
@@ -122,12 +130,13 @@ pub(super) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, T
         let range = range.ok_or_else(|| {
             let shape = format!("{shape:?}, {}, offset {offset}", held.name);
             corrupt(format!(
-                "the tensor `{name}` ({shape}) does not consist of whole blocks within the file's {} bytes",
+                "the tensor `{}` ({shape}) does not consist of whole blocks within the file's {} bytes",
+                excerpt(&name),
                 file.len()
             ))
         })?;
         if elements == Some(0) {
-            return Err(corrupt(format!("the tensor `{name}` has no elements: {shape:?}")));
+            return Err(corrupt(format!("the tensor `{}` has no elements: {shape:?}", excerpt(&name))));
         }
         let (bytes, place) = (range.len(), Location::File { file: number, bytes: range });
         let (dtype, float, packed) = (held.name.to_string(), held.float, held.packed);
@@ -160,14 +169,15 @@ pub(crate) fn parts(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
     }
 }
 
-fn header(file: &TensorFile) -> Result<Header, LoadError> {
+/// Reads the header. Without `values`, its fields are skipped.
+fn header(file: &TensorFile, values: bool) -> Result<Header, LoadError> {
     let corrupt = |reason: String| load_errors::corrupt(&file.path, reason);
     // A file that is not in memory is read in growing chunks until the header is complete.
     let mut size = if file.in_memory().is_some() { LONGEST } else { 1 << 20 };
     loop {
         let start: Cow<'_, [u8]> = file.start(size)?;
-        let mut reader = Reader { bytes: &start, at: 0, entries: 0 };
-        match read_header(&mut reader) {
+        let mut reader = Reader { bytes: &start, at: 0, memory: 0 };
+        match read_header(&mut reader, values) {
             Ok(header) => return Ok(header),
             Err(Fault::Short) if (start.len() as u64) < file.len() && size < LONGEST => size *= 4,
             Err(Fault::Short) => {
@@ -178,7 +188,7 @@ fn header(file: &TensorFile) -> Result<Header, LoadError> {
     }
 }
 
-fn read_header(reader: &mut Reader<'_>) -> Result<Header, Fault> {
+fn read_header(reader: &mut Reader<'_>, values: bool) -> Result<Header, Fault> {
     if reader.take(4)? != MAGIC {
         return Err(Fault::Wrong("it does not start with the GGUF magic bytes".into()));
     }
@@ -195,28 +205,30 @@ fn read_header(reader: &mut Reader<'_>) -> Result<Header, Fault> {
             return Err(Fault::Wrong(format!("it has {count} {what}; at most {most} are supported")));
         }
     }
-    let fields = (0..fields).map(|_| reader.field());
     let mut named = Map::new();
-    for field in fields {
-        let (name, value) = field?;
-        if named.insert(name.clone(), value).is_some() {
-            return Err(Fault::Wrong(format!("the field `{name}` occurs twice")));
+    for _ in 0..fields {
+        let (name, kind) = (reader.text()?, reader.u32()?);
+        if named.contains_key(&name) {
+            return Err(Fault::Wrong(format!("the field `{}` occurs twice", excerpt(name))));
         }
+        let value = if values || name == ALIGNED { reader.value(kind, &name)? } else { reader.skip(kind, &name)? };
+        named.insert(name, value);
     }
     let mut listed: Vec<Listed> = Vec::new();
     for _ in 0..tensors {
         listed.push(reader.listed()?);
     }
-    let alignment = match named.get("general.alignment").map(Value::as_u64) {
+    let alignment = match named.get(ALIGNED).map(Value::as_u64) {
         None => ALIGNMENT,
         Some(Some(n @ 1..=65_536)) if n.is_power_of_two() => n as usize,
-        Some(_) => return Err(Fault::Wrong("`general.alignment` is not a power of two up to 65536".into())),
+        Some(_) => return Err(Fault::Wrong(format!("`{ALIGNED}` is not a power of two up to 65536"))),
     };
     let data = reader.at.next_multiple_of(alignment);
     if let Some(odd) = listed.iter().find(|tensor| !tensor.offset.is_multiple_of(alignment as u64)) {
         return Err(Fault::Wrong(format!(
             "the offset of tensor `{}` is {}, not a multiple of {alignment}",
-            odd.name, odd.offset
+            excerpt(&odd.name),
+            odd.offset
         )));
     }
     Ok(Header { fields: named, tensors: listed, data })
@@ -229,11 +241,15 @@ enum Fault {
     Wrong(String),
 }
 
+fn unknown(kind: u32, name: &str) -> Fault {
+    Fault::Wrong(format!("the field `{}` has the unknown GGUF type {kind}", excerpt(name)))
+}
+
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// List entries read so far.
-    entries: u64,
+    /// Memory of what was read so far.
+    memory: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -256,15 +272,70 @@ impl<'a> Reader<'a> {
     }
 
     fn text(&mut self) -> Result<String, Fault> {
-        let len = usize::try_from(self.u64()?).map_err(|_| Fault::Short)?;
-        // A token may be part of a UTF-8 character.
-        Ok(String::from_utf8_lossy(self.take(len)?).into_owned())
+        let bytes = self.bytes()?;
+        let is_valid = std::str::from_utf8(bytes).is_ok();
+        if !is_valid && bytes.len() > LONGEST_TOKEN {
+            return Err(Fault::Wrong(format!("a text of {} bytes in its header is not UTF-8", bytes.len())));
+        }
+        // A token may be part of a character. Each invalid byte becomes a character of three.
+        self.count(HEAP + if is_valid { 1 } else { 3 } * bytes.len())?;
+        Ok(String::from_utf8_lossy(bytes).into_owned())
     }
 
-    fn field(&mut self) -> Result<(String, Value), Fault> {
-        let (name, kind) = (self.text()?, self.u32()?);
-        let value = self.value(kind, &name)?;
-        Ok((name, value))
+    /// Bytes of a text.
+    fn bytes(&mut self) -> Result<&'a [u8], Fault> {
+        let len = usize::try_from(self.u64()?).map_err(|_| Fault::Short)?;
+        self.take(len)
+    }
+
+    /// Counts memory that is about to be allocated.
+    fn count(&mut self, memory: usize) -> Result<(), Fault> {
+        self.memory = self.memory.saturating_add(memory);
+        if self.memory > MOST_MEMORY {
+            let most = MOST_MEMORY >> 20;
+            return Err(Fault::Wrong(format!("its fields and names take more than {most} MiB of memory")));
+        }
+        Ok(())
+    }
+
+    /// Type and number of the entries of a list.
+    fn list(&mut self, name: &str) -> Result<(u32, usize), Fault> {
+        let (of, len) = (self.u32()?, self.u64()?);
+        if of == 9 {
+            let name = excerpt(name);
+            return Err(Fault::Wrong(format!("the field `{name}` is a list of lists, which is not supported")));
+        }
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if len.saturating_mul(VALUE) > MOST_MEMORY {
+            let (name, most) = (excerpt(name), MOST_MEMORY / VALUE);
+            return Err(Fault::Wrong(format!("the field `{name}` has {len} entries; at most {most} are supported")));
+        }
+        // Each entry takes at least one byte.
+        if len > self.bytes.len() - self.at { Err(Fault::Short) } else { Ok((of, len)) }
+    }
+
+    /// Skips a value, and returns null.
+    fn skip(&mut self, kind: u32, name: &str) -> Result<Value, Fault> {
+        let size = match kind {
+            0 | 1 | 7 => 1,
+            2 | 3 => 2,
+            4..=6 => 4,
+            10..=12 => 8,
+            8 => {
+                self.bytes()?;
+                0
+            }
+            9 => {
+                let (of, len) = self.list(name)?;
+                for _ in 0..len {
+                    self.skip(of, name)?;
+                }
+                0
+            }
+            _ => return Err(unknown(kind, name)),
+        };
+        self.take(size)?;
+        Ok(Value::Null)
     }
 
     fn value(&mut self, kind: u32, name: &str) -> Result<Value, Fault> {
@@ -280,22 +351,9 @@ impl<'a> Reader<'a> {
             7 => (self.array::<1>()?[0] != 0).into(),
             8 => self.text()?.into(),
             9 => {
-                let (of, len) = (self.u32()?, self.u64()?);
-                if of == 9 {
-                    return Err(Fault::Wrong(format!("the field `{name}` is a list of lists, which is not supported")));
-                }
-                self.entries = self.entries.saturating_add(len);
-                if self.entries > MOST_ENTRIES {
-                    let all = self.entries;
-                    return Err(Fault::Wrong(format!(
-                        "lists up to the field `{name}` have {all} entries; at most {MOST_ENTRIES} are supported"
-                    )));
-                }
-                // Each entry takes at least one byte.
-                if len > (self.bytes.len() - self.at) as u64 {
-                    return Err(Fault::Short);
-                }
-                let mut values = Vec::with_capacity(len as usize);
+                let (of, len) = self.list(name)?;
+                self.count(len * VALUE)?;
+                let mut values = Vec::with_capacity(len);
                 for _ in 0..len {
                     values.push(self.value(of, name)?);
                 }
@@ -304,15 +362,14 @@ impl<'a> Reader<'a> {
             10 => self.u64()?.into(),
             11 => i64::from_le_bytes(self.array()?).into(),
             12 => f64::from_le_bytes(self.array()?).into(),
-            other => {
-                return Err(Fault::Wrong(format!("the field `{name}` has the unknown GGUF type {other}")));
-            }
+            _ => return Err(unknown(kind, name)),
         })
     }
 
     fn listed(&mut self) -> Result<Listed, Fault> {
         let (name, axes) = (self.text()?, self.u32()?);
         if axes > AXES {
+            let name = excerpt(name);
             return Err(Fault::Wrong(format!(
                 "the tensor `{name}` has {axes} dimensions; ggml supports at most {AXES}"
             )));
@@ -320,7 +377,7 @@ impl<'a> Reader<'a> {
         let mut shape = Vec::new();
         for _ in 0..axes {
             let axis = usize::try_from(self.u64()?);
-            shape.push(axis.map_err(|_| Fault::Wrong(format!("the tensor `{name}` is too large")))?);
+            shape.push(axis.map_err(|_| Fault::Wrong(format!("the tensor `{}` is too large", excerpt(&name))))?);
         }
         // ggml lists the innermost axis first.
         shape.reverse();
