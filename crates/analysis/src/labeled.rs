@@ -4,6 +4,7 @@ use hooklens_hooks::{ActivationCache, HookError, Selection};
 use ndarray::{ArrayD, Axis, Dimension, IxDyn};
 use serde::{Deserialize, Serialize};
 
+use crate::nested_lists::NestedLists;
 use hooklens_io::csv_text::{CsvLabels, CsvTable};
 use hooklens_model::error::InputError;
 
@@ -335,31 +336,16 @@ fn nested<S: serde::Serializer>(values: &ArrayD<f64>, serializer: S) -> Result<S
 #[derive(Deserialize)]
 struct Stored {
     axes: Vec<LabeledAxis>,
-    values: serde_json::Value,
+    values: NestedLists,
 }
 
 impl TryFrom<Stored> for LabeledArray {
     type Error = InputError;
 
     fn try_from(stored: Stored) -> Result<Self, InputError> {
-        fn flatten(values: &serde_json::Value, lengths: &[usize], flat: &mut Vec<f64>) -> bool {
-            match (values, lengths) {
-                (serde_json::Value::Array(lists), [len, rest @ ..]) => {
-                    lists.len() == *len && lists.iter().all(|list| flatten(list, rest, flat))
-                }
-                (serde_json::Value::Null, []) => {
-                    flat.push(f64::NAN);
-                    true
-                }
-                (number, []) => number.as_f64().inspect(|number| flat.push(*number)).is_some(),
-                _ => false,
-            }
-        }
         let lengths: Vec<usize> = stored.axes.iter().map(|axis| axis.labels.len()).collect();
-        let mut flat = Vec::new();
-        let fits = flatten(&stored.values, &lengths, &mut flat);
-        let places = flat.len();
-        let values = ArrayD::from_shape_vec(IxDyn(&lengths), flat).ok().filter(|_| fits);
+        let (fits, places) = (stored.values.fit(&lengths), stored.values.numbers.len());
+        let values = ArrayD::from_shape_vec(IxDyn(&lengths), stored.values.numbers).ok().filter(|_| fits);
         let values = values.ok_or(InputError::Labels { labels: lengths, places: vec![places] })?;
         Self::new(stored.axes, values)
     }

@@ -13,6 +13,7 @@ pub mod error;
 pub mod experiments;
 pub mod labeled;
 pub mod lens;
+mod nested_lists;
 pub mod patching;
 pub mod statistics;
 pub mod tensor_ext;

@@ -16,6 +16,9 @@ use super::shard_arg::{ShardArg, name_of, shares_of};
 use super::terminal::note;
 use super::{CliResult, Failure};
 use hooklens_data::dump::{Shard, SplitByShard};
+use hooklens_io::excerpt::excerpt;
+use hooklens_io::json_memory::estimate_lists;
+use hooklens_io::json_shape::UpTo;
 use hooklens_io::object_stores::is_url;
 
 /// The `format` field of a shard's file.
@@ -54,18 +57,46 @@ pub(super) enum Kind {
     AttributeEdges,
 }
 
-/// Contents of a shard's file.
+/// Maximum memory of the settings in a shard's file in bytes.
+const SETTINGS: usize = 16 << 20;
+/// Maximum memory of the results in a shard's file in bytes, or the file's size if that is more.
+const RESULTS: usize = 190 << 20;
+
+/// What a shard's file says about itself.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Part {
     format: String,
     pub(super) kind: Kind,
     shard: Shard,
     pub(super) settings: BTreeMap<String, String>,
-    /// `None` if the shard has no prompts.
-    result: Option<serde_json::Value>,
     /// Path of the file.
     #[serde(skip)]
     pub(super) path: PathBuf,
+    /// Text of the file, from which the results are parsed once their type is known.
+    #[serde(skip)]
+    text: Vec<u8>,
+}
+
+/// Contents of a shard's file.
+#[derive(Serialize)]
+struct Written<'p, T> {
+    #[serde(flatten)]
+    part: &'p Part,
+    /// `None` if the shard has no prompts.
+    result: Option<&'p T>,
+}
+
+/// The results in a shard's file.
+#[derive(Deserialize)]
+struct Results<T> {
+    result: Option<T>,
+}
+
+/// The settings in a shard's file, which are checked before they are kept.
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "only its size is checked")]
+struct Outline {
+    settings: UpTo<SETTINGS>,
 }
 
 impl ShareArgs {
@@ -165,10 +196,9 @@ impl Share {
 
     /// Writes the results atomically.
     pub(super) fn write(&self, result: Option<&impl Serialize>) -> CliResult {
-        let result = result.map(serde_json::to_value).transpose()?;
         let (kind, shard, settings) = (self.kind, self.shard, self.settings.clone());
-        let part = Part { format: FORMAT.into(), kind, shard, settings, result, path: self.path.clone() };
-        write(&self.path, &serde_json::to_vec(&part)?)?;
+        let part = Part { format: FORMAT.into(), kind, shard, settings, path: self.path.clone(), text: Vec::new() };
+        write(&self.path, &serde_json::to_vec(&Written { part: &part, result })?)?;
         said(&self.path)
     }
 }
@@ -176,11 +206,17 @@ impl Share {
 impl Part {
     fn read(path: &Path) -> Result<Self, Failure> {
         let failed = |reason: String| Failure::Failed(format!("{}: {reason}", path.display()).into());
-        let bytes = hooklens_io::regular::read(path).map_err(|e| failed(e.to_string()))?;
-        let mut part: Self =
-            serde_json::from_slice(&bytes).map_err(|e| failed(format!("not a shard of results: {e}")))?;
+        let text = hooklens_io::regular::read(path).map_err(|e| failed(e.to_string()))?;
+        let invalid = |e: serde_json::Error| failed(format!("not a shard of results: {}", excerpt(e)));
+        serde_json::from_slice::<Outline>(&text).map_err(invalid)?;
+        let mut part: Self = serde_json::from_slice(&text).map_err(invalid)?;
         if part.format != FORMAT {
-            return Err(failed(format!("not a shard of results: its format is `{}`", part.format)));
+            return Err(failed(format!("not a shard of results: its format is `{}`", excerpt(&part.format))));
+        }
+        if estimate_lists(&text) > RESULTS.max(2 * text.len()) {
+            return Err(failed(
+                "not a shard of results: it has far more values than the results of any command".into(),
+            ));
         }
         // A renamed copy would be counted twice.
         if path.file_stem().and_then(|name| name.to_str()) != Some(&*name_of(part.shard)) {
@@ -190,7 +226,7 @@ impl Part {
                 name_of(part.shard)
             )));
         }
-        part.path = path.to_path_buf();
+        (part.path, part.text) = (path.to_path_buf(), text);
         Ok(part)
     }
 
@@ -203,6 +239,7 @@ impl Part {
             let of = |settings: &BTreeMap<String, String>| settings.get(name).cloned().unwrap_or("nothing".into());
             let (own, other) = (of(&self.settings), of(settings));
             if own != other {
+                let (name, own, other) = (excerpt(name), excerpt(own), excerpt(other));
                 return Err(failed(format!("`{name}` is {own}, but {other} was expected; use another folder")));
             }
         }
@@ -227,7 +264,9 @@ impl Part {
 
     /// Deserializes the results.
     pub(super) fn result<T: DeserializeOwned>(&self) -> Result<Option<T>, Failure> {
-        Ok(self.result.clone().map(serde_json::from_value).transpose()?)
+        let failed =
+            |e| Failure::Failed(format!("{}: its results are invalid: {}", self.path.display(), excerpt(e)).into());
+        Ok(serde_json::from_slice::<Results<T>>(&self.text).map_err(failed)?.result)
     }
 }
 

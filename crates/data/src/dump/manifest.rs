@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::Write;
 use std::ops::Range;
@@ -12,10 +13,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
+use super::manifest_outline::ManifestOutline;
 use super::object_log::ObjectLog;
 use super::place::{self, VersionedFile};
 use super::{Dump, DumpedModel, Shard, StoredTensor};
 use crate::error::DumpError;
+use hooklens_io::excerpt::excerpt;
 use hooklens_io::object_stores::is_url;
 
 /// Name of the manifest in the folder.
@@ -83,6 +86,7 @@ pub(super) struct Manifest {
 
 /// A finished file, which contains one batch or, if it is packed, many.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "ListedFile")]
 pub(super) struct BatchFile {
     pub(super) file: String,
     pub(super) first_row: usize,
@@ -91,12 +95,42 @@ pub(super) struct BatchFile {
     /// Hash of the file's contents.
     pub(super) checksum: String,
     /// The prompts of a packed file.
-    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(super) packed: Option<PackedEntry>,
 }
 
+/// The fields of a [`BatchFile`] as they are read. Reading flattened fields would keep all others in memory.
+#[derive(Deserialize)]
+struct ListedFile {
+    file: String,
+    first_row: usize,
+    rows: usize,
+    bytes: u64,
+    checksum: String,
+    tokens: Option<usize>,
+    from: Option<Mark>,
+    to: Option<Mark>,
+    input: Option<Hexadecimal>,
+    longest: Option<[usize; 2]>,
+    #[serde(default)]
+    skipped: usize,
+}
+
+impl From<ListedFile> for BatchFile {
+    fn from(listed: ListedFile) -> Self {
+        let ListedFile { file, first_row, rows, bytes, checksum, tokens, from, to, input, longest, skipped } = listed;
+        let packed = match (tokens, from, to, input, longest) {
+            (Some(tokens), Some(from), Some(to), Some(Hexadecimal(input)), Some(longest)) => {
+                Some(PackedEntry { tokens, from, to, input, longest, skipped })
+            }
+            _ => None,
+        };
+        Self { file, first_row, rows, bytes, checksum, packed }
+    }
+}
+
 /// The prompts of a packed file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) struct PackedEntry {
     /// Number of tokens.
     pub(super) tokens: usize,
@@ -109,9 +143,13 @@ pub(super) struct PackedEntry {
     /// The largest numbers of tokens and of kept positions of a prompt.
     pub(super) longest: [usize; 2],
     /// Number of prompts that were left out because they are not valid.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub(super) skipped: usize,
 }
+
+/// A number that is written as hexadecimal text.
+#[derive(Deserialize)]
+struct Hexadecimal(#[serde(with = "hexadecimal")] u64);
 
 fn is_zero(count: &usize) -> bool {
     *count == 0
@@ -284,8 +322,9 @@ impl Manifest {
     pub(super) fn read(folder: &Path) -> Result<Option<Self>, DumpError> {
         let path = folder.join(NAME);
         let Some(text) = place::read(&path)? else { return Ok(None) };
-        let manifest: Self =
-            serde_json::from_slice(&text).map_err(|source| DumpError::Manifest { path: path.clone(), source })?;
+        let invalid = |source| DumpError::Manifest { path: path.clone(), source };
+        serde_json::from_slice::<ManifestOutline>(&text).map_err(invalid)?;
+        let manifest: Self = serde_json::from_slice(&text).map_err(invalid)?;
         if manifest.version > VERSION {
             let found = manifest.version;
             let reason = format!("it has version {found}, but this version of hooklens reads versions up to {VERSION}");
@@ -360,11 +399,11 @@ impl Manifest {
 
     /// Checks that a run with the manifest `now` may resume this one.
     pub(super) fn check_same(&self, now: &Manifest, folder: &Path) -> Result<(), DumpError> {
-        let differs = |what: &str, before: &dyn ToString, now: &dyn ToString| DumpError::Mismatch {
+        let differs = |what: &str, before: &dyn Display, now: &dyn Display| DumpError::Mismatch {
             path: folder.join(NAME),
-            what: what.to_string(),
-            before: before.to_string(),
-            now: now.to_string(),
+            what: excerpt(what),
+            before: excerpt(before),
+            now: excerpt(now),
         };
         if (&self.format, self.version) != (&now.format, now.version) {
             let of = |manifest: &Manifest| match manifest.is_packed() {

@@ -12,6 +12,7 @@ mod finite;
 mod folder;
 mod job;
 mod manifest;
+mod manifest_outline;
 mod merge;
 mod model;
 mod object_log;

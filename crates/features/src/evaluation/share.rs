@@ -347,7 +347,10 @@ mod numbers {
         serializer.collect_seq(all.iter().map(|x| Number::from(*x)))
     }
 
+    #[derive(Deserialize)]
+    struct One(#[serde(with = "super::number")] f64);
+
     pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
-        Vec::<Number>::deserialize(deserializer)?.into_iter().map(Number::read).collect()
+        Ok(Vec::<One>::deserialize(deserializer)?.into_iter().map(|number| number.0).collect())
     }
 }

@@ -1,0 +1,37 @@
+//! Checks the shape of a manifest before it is parsed.
+
+use hooklens_io::json_shape::{Each, EachField, UpTo};
+use serde::Deserialize;
+
+use super::manifest::BatchFile;
+
+/// Memory of a value that does not list the files of the prompts, in bytes.
+const SMALL: usize = 16 << 20;
+/// Memory of the list of the prompts' files: a hundred thousand of them take as much.
+const CORPUS: usize = 120 << 20;
+/// Memory of the description of a tensor in bytes.
+const TENSOR: usize = 4096;
+/// Maximum number of tensors per file, and of tokens.
+const TENSORS: usize = 1 << 17;
+const TOKENS: usize = 1 << 20;
+
+/// The fields of a [`Manifest`](super::manifest::Manifest) that may be large. Deserializing them keeps nothing in
+/// memory, so that a large file that is no manifest is not parsed.
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "only the types of the fields are checked")]
+pub(super) struct ManifestOutline {
+    format: UpTo<SMALL>,
+    input: UpTo<SMALL>,
+    #[serde(default)]
+    corpus: UpTo<CORPUS>,
+    #[serde(default)]
+    prompts: UpTo<SMALL>,
+    settings: UpTo<SMALL>,
+    #[serde(default)]
+    model: UpTo<SMALL>,
+    #[serde(default)]
+    tensors: EachField<UpTo<SMALL>, UpTo<TENSOR>, TENSORS>,
+    shards: Each<BatchFile>,
+    #[serde(default)]
+    token_texts: EachField<u32, UpTo<SMALL>, TOKENS>,
+}
