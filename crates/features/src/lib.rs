@@ -13,6 +13,7 @@ mod find;
 mod fingerprint;
 mod fold;
 pub mod graph;
+mod label_file;
 mod labels;
 mod linear_view;
 mod matrix;
