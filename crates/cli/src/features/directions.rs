@@ -62,7 +62,7 @@ impl DirectionArgs {
 
 /// Reads directions from a file, labeled with the names of their tensors.
 fn of_file(path: &Path, point: &str) -> Result<Units, Failure> {
-    let named = direction_file::read(path)?;
+    let named = direction_file::read(path, None)?;
     let (count, width) = (named.len(), named.first().map_or(0, |(_, row)| row.len()));
     let labels: Labels = named
         .iter()

@@ -304,7 +304,7 @@ fn graph(
     }
     if let Some(path) = &args.direction {
         let called = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
-        for (name, direction) in direction_file::read(path)? {
+        for (name, direction) in direction_file::read(path, Some(model.config().d_model()))? {
             options = options.target(GraphTarget::direction(if name.is_empty() { &called } else { &name }, direction));
         }
     }
