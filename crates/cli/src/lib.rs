@@ -36,6 +36,7 @@ mod memory;
 mod merge;
 mod notebook;
 mod out;
+mod out_of_memory;
 mod pair_file;
 mod pairs;
 mod parity;
@@ -96,6 +97,7 @@ pub fn main() -> ExitCode {
     hooklens_model::device::retain_freed_memory();
     signals::exit_on_abort();
     hooklens_io::caught::print_others_only();
+    out_of_memory::end_instead_of_panicking();
     if let Some(message) = too_many_threads() {
         say(format_args!("error: {message}"));
         return ExitCode::from(2);
