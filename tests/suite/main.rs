@@ -119,6 +119,7 @@ mod once {
     mod nulls;
     mod packed_dumps;
     mod pictures;
+    mod refused_files;
     pub(crate) mod shell;
     mod special_files;
 }
