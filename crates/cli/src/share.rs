@@ -59,7 +59,7 @@ pub(super) enum Kind {
 
 /// Maximum memory of the settings in a shard's file in bytes.
 const SETTINGS: usize = 16 << 20;
-/// Maximum memory of the results in a shard's file in bytes, or the file's size if that is more.
+/// Maximum memory of the results in a shard's file in bytes, or four times the size of the file if that is more.
 const RESULTS: usize = 190 << 20;
 
 /// What a shard's file says about itself.
@@ -213,7 +213,7 @@ impl Part {
         if part.format != FORMAT {
             return Err(failed(format!("not a shard of results: its format is `{}`", excerpt(&part.format))));
         }
-        if estimate_lists(&text) > RESULTS.max(2 * text.len()) {
+        if estimate_lists(&text) > RESULTS.max(4 * text.len()) {
             return Err(failed(
                 "not a shard of results: it has far more values than the results of any command".into(),
             ));
