@@ -174,7 +174,7 @@ mod tests {
 
     fn read(items: impl Iterator<Item = Result<(Prompt, hooklens_model::error::Place), DumpError>>) -> Vec<String> {
         items
-            .map(|item| item.map_or_else(|error| error.to_string(), |(prompt, place)| format!("{prompt:?} {place}")))
+            .map(|item| item.map_or_else(|error| error_chain(&error), |(prompt, place)| format!("{prompt:?} {place}")))
             .collect()
     }
 
