@@ -19,8 +19,8 @@ impl NestedLists {
     /// Whether the lists are an array of this shape.
     pub(crate) fn fit(&self, shape: &[usize]) -> bool {
         // Lists without entries say nothing about the axes within.
-        let told = shape.iter().position(|len| *len == 0).map_or(shape.len(), |empty| empty + 1);
-        self.is_regular && self.lengths == shape[..told] && self.numbers.len() == shape.iter().product::<usize>()
+        let known = shape.iter().position(|len| *len == 0).map_or(shape.len(), |empty| empty + 1);
+        self.is_regular && self.lengths == shape[..known] && self.numbers.len() == shape.iter().product::<usize>()
     }
 
     fn add(&mut self, number: f64, depth: usize) {

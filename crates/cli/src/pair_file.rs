@@ -136,11 +136,13 @@ pub(super) struct PairFile {
     path: Arc<Path>,
     /// Contents of a stream, which can be read only once.
     stream: OnceLock<Vec<u8>>,
+    /// What [`PairFile::count_and_hash`] found.
+    counted: OnceLock<(usize, u128)>,
 }
 
 impl From<OsString> for PairFile {
     fn from(path: OsString) -> Self {
-        Self { path: PathBuf::from(path).into(), stream: OnceLock::new() }
+        Self { path: PathBuf::from(path).into(), stream: OnceLock::new(), counted: OnceLock::new() }
     }
 }
 
@@ -164,6 +166,9 @@ impl PairFile {
 
     /// Number of lines that are not blank, and a hash of them. Pairs are not checked. Fails if there are none.
     pub(super) fn count_and_hash(&self) -> Result<(usize, u128), Failure> {
+        if let Some(counted) = self.counted.get() {
+            return Ok(*counted);
+        }
         let (mut lines, mut count, mut hash) = (self.open()?, 0, Xxh3::new());
         while lines.advance()? {
             count += 1;
@@ -172,7 +177,7 @@ impl PairFile {
             hash.update(b"\n");
         }
         self.check_count(count)?;
-        Ok((count, hash.digest128()))
+        Ok(*self.counted.get_or_init(|| (count, hash.digest128())))
     }
 
     /// Calls `found` with the pairs with these numbers. Others are not checked.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{PatchError, StatisticsError};
 use crate::labeled::{CsvText, LabeledArray, LabeledAxis, matching};
-use crate::statistics::{EffectStatistics, Statistics};
+use crate::statistics::{EffectStatistics, Statistics, mean, standard_error};
 use hooklens_io::csv_text::{CsvLabels, CsvTable};
 
 /// Metric values of every example, with each site patched and without a patch.
@@ -104,7 +104,7 @@ impl PatchingResult {
 
     /// Mean over examples.
     pub fn mean(&self) -> LabeledArray {
-        self.over_examples(|each| each.iter().sum::<f64>() / each.len() as f64)
+        self.over_examples(mean)
     }
 
     /// Standard error of the mean over examples; NaN for a single example.
@@ -125,12 +125,7 @@ impl PatchingResult {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn standard_error(&self) -> LabeledArray {
-        self.over_examples(|each| {
-            let count = each.len() as f64;
-            let mean = each.iter().sum::<f64>() / count;
-            let squares: f64 = each.iter().map(|value| (value - mean).powi(2)).sum();
-            (squares / (count - 1.0) / count).sqrt()
-        })
+        self.over_examples(standard_error)
     }
 
     /// Change of the metric of each example, with the axes of [`PatchingResult::values`].
@@ -329,8 +324,4 @@ impl CsvText for PatchingResult {
         }
         table.finish()
     }
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
 }

@@ -3,7 +3,7 @@
 use statrs::distribution::{ContinuousCDF, Normal};
 
 use super::resamples::Resamples;
-use super::{Interval, Statistics};
+use super::{Interval, Statistics, mean};
 
 impl Statistics {
     /// Resamples of this many examples.
@@ -34,20 +34,10 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 /// Shares of the resampled means below the bounds of a BCa interval (Efron 1987, equation 6.8; acceleration by jackknife).
 fn corrected(effects: &[f64], means: &[f64], tail: f64) -> [f64; 2] {
     let normal = Normal::standard();
-    let (sum, count) = (effects.iter().sum::<f64>(), effects.len() as f64);
-    let mean = sum / count;
-    let below = means
-        .iter()
-        .map(|one| {
-            if *one < mean {
-                1.0
-            } else if *one == mean {
-                0.5
-            } else {
-                0.0
-            }
-        })
-        .sum::<f64>();
+    let mean = mean(effects);
+    // The means are sorted. Those that are equal count half.
+    let [less, at_most] = [means.partition_point(|one| *one < mean), means.partition_point(|one| *one <= mean)];
+    let below = (less + at_most) as f64 / 2.0;
     // A share of 0 or 1 would be infinitely far from the center.
     let least = 0.5 / means.len() as f64;
     let bias = normal.inverse_cdf((below / means.len() as f64).clamp(least, 1.0 - least));

@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, Axis, IxDyn};
 use rayon::prelude::*;
 
-use super::{Interval, Statistics, benjamini_hochberg};
+use super::{Interval, Statistics, benjamini_hochberg, mean, standard_error};
 use crate::error::StatisticsError;
 use crate::labeled::{LabeledArray, matching};
 
@@ -70,11 +70,8 @@ impl Statistics {
         let (resamples, flips) = (self.bootstrap_resamples(count), self.flips(count));
         let sites: Vec<Vec<f64>> = values.lanes(Axis(examples)).into_iter().map(|lane| lane.to_vec()).collect();
         let of_site = |effects: &Vec<f64>| {
-            let mean = effects.iter().sum::<f64>() / count as f64;
-            let squares: f64 = effects.iter().map(|effect| (effect - mean).powi(2)).sum();
-            let error = (squares / (count as f64 - 1.0) / count as f64).sqrt();
             let Interval { low, high } = self.bootstrap(effects, &resamples);
-            [mean, error, low, high, self.sign_flips(effects, &flips)]
+            [mean(effects), standard_error(effects), low, high, self.sign_flips(effects, &flips)]
         };
         let found: Vec<[f64; 5]> = sites.par_iter().map(of_site).collect();
         let column = |number: usize| found.iter().map(|site| site[number]).collect::<Vec<f64>>();

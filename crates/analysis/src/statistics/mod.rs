@@ -3,6 +3,7 @@
 mod bootstrap;
 mod correction;
 mod effects;
+mod moments;
 mod resamples;
 mod sign_flip;
 mod success_rate;
@@ -11,6 +12,7 @@ use crate::error::StatisticsError;
 
 pub use correction::benjamini_hochberg;
 pub use effects::EffectStatistics;
+pub(crate) use moments::{mean, standard_error};
 pub use success_rate::success_rate_interval;
 
 /// A confidence interval.

@@ -3,7 +3,7 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Largest number of choices that are kept in memory; more are drawn anew for each site.
+/// Largest number of choices that are kept in memory; more are redrawn for each site.
 const KEPT: usize = 1 << 24;
 
 /// Rows of random numbers below a bound.

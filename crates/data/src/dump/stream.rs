@@ -251,7 +251,7 @@ impl<M: DumpModel> Computing<'_, M> {
             failed.iter().for_each(|error| watcher(SeenInStream::LeftOut(error)));
             let end = WindowEnd { mark, ended, skipped: failed.len(), is_last };
             let count = checked.len();
-            // A shared prefix is computed anew in each window, so that a window's values do not depend on earlier ones.
+            // Each window computes its own shared prefix, so that a window's values do not depend on earlier ones.
             let mut shared_prefix = self.dump.shared_prefix(self.model)?;
             let went = self.window(checked, end, prefix.as_mut(), shared_prefix.as_mut(), watcher)?;
             saved += shared_prefix.map_or(0, |shared| shared.saved());

@@ -38,7 +38,7 @@ const LONG: usize = 1000;
 /// older format's four and a list of keys.
 const PICKLES: usize = 5;
 
-/// Fails if reading the objects of a checkpoint would take far more memory than those of any model. Any other fault is
+/// Fails if reading the objects of a checkpoint would take far more memory than any model needs. Any other fault is
 /// left to the reader, which finds it at the same instruction.
 pub(super) fn check(path: &Path) -> Result<(), LoadError> {
     let failed = load_errors::cant_read(path);

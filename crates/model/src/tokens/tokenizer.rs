@@ -24,7 +24,7 @@ use hooklens_io::regular;
 /// Maximum estimated memory of the text and the values of a JSON file in bytes. A list of ninety thousand added tokens
 /// takes as much.
 const MOST_MEMORY: usize = 190 << 20;
-/// Length in bytes from which on a `vocab.txt` is not that of a protein model, which has a few dozen lines.
+/// Maximum length in bytes of a protein model's `vocab.txt`, which has a few dozen lines.
 const LONGEST_LIST: usize = 1 << 20;
 
 /// Options for tokenization. Unset options use the model's defaults.
