@@ -28,4 +28,4 @@
 
 pub mod graph;
 
-pub use hooklens_analysis::attribution::{Attribution, EdgeScores, Gradient, Sender};
+pub use hooklens_analysis::attribution::{Attribution, EdgeGraph, EdgeScores, Gradient, Sender};

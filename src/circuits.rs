@@ -17,6 +17,9 @@
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 
-pub use hooklens_analysis::circuits::{Biases, Circuits, Composition, FactoredMatrix, MatrixError};
+pub use hooklens_analysis::circuits::{
+    AdversarialAblation, Adversary, Biases, Circuit, CircuitError, CircuitRuns, Circuits, Completeness, Composition,
+    Discovery, FactoredMatrix, FaithfulnessCurve, LearnedMasks, MIB_SHARES, MatrixError, Selection, Stability,
+};
 #[cfg(feature = "decompositions")]
 pub use hooklens_analysis::circuits::{Directions, WeightMatrix};

@@ -13,6 +13,7 @@ mod belonging;
 mod cache;
 mod cache_laws;
 mod cache_systems;
+mod circuit_laws;
 mod circuits;
 mod contract;
 mod corpora;

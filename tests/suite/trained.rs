@@ -23,6 +23,17 @@ fn stories() -> Option<HookedTransformer> {
     folder("stories260k").map(|f| HookedTransformer::from_pretrained(f.to_str().unwrap()).unwrap())
 }
 
+/// Two layers with one head each, trained to predict the token that followed the last one before.
+pub(crate) fn induction_circuit() -> Option<HookedTransformer> {
+    let folder = folder("induction-circuit")?;
+    let own = tempfile::tempdir().unwrap();
+    fs::copy(folder.join("model.safetensors"), own.path().join("model.safetensors")).unwrap();
+    let config = json!({"architectures": ["HookedTransformer"], "n_layers": 2, "n_heads": 1, "d_model": 64, "d_head": 64,
+        "d_vocab": 26, "n_ctx": 8, "attn_only": true, "normalization_type": null});
+    fs::write(own.path().join("config.json"), config.to_string()).unwrap();
+    Some(HookedTransformer::from_pretrained(own.path().to_str().unwrap()).unwrap())
+}
+
 const PROMPT: &str = "Once upon a time, there was a little girl named Lily.";
 
 #[test]
@@ -86,13 +97,7 @@ fn half_precision_stays_near() {
 /// after the first one.
 #[test]
 fn the_induction_circuit_does_induction() {
-    let Some(folder) = folder("induction-circuit") else { return };
-    let own = tempfile::tempdir().unwrap();
-    fs::copy(folder.join("model.safetensors"), own.path().join("model.safetensors")).unwrap();
-    let config = json!({"architectures": ["HookedTransformer"], "n_layers": 2, "n_heads": 1, "d_model": 64, "d_head": 64,
-        "d_vocab": 26, "n_ctx": 8, "attn_only": true, "normalization_type": null});
-    fs::write(own.path().join("config.json"), config.to_string()).unwrap();
-    let model = HookedTransformer::from_pretrained(own.path().to_str().unwrap()).unwrap();
+    let Some(model) = induction_circuit() else { return };
     assert!(model.load_report().unused.is_empty());
 
     let mut rng = StdRng::seed_from_u64(1);

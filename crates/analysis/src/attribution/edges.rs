@@ -5,16 +5,17 @@ use std::fmt;
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Hook};
-use ndarray::IxDyn;
+use ndarray::{Array2, IxDyn};
 use serde::{Deserialize, Serialize};
 
+use super::edge_graph::{EdgeGraph, precedes};
 use super::norm_gradient::through_norm;
 use crate::activations::{Components, Neurons, Stage};
 use crate::error::{PatchError, StatisticsError};
 use crate::labeled::{LabeledArray, LabeledAxis, matching};
 use crate::patching::{Example, Patching, Receiver, Sites, points_of};
 use crate::statistics::{EffectStatistics, Statistics};
-use hooklens_model::config::{Layers, ResidualScheme, Settings, TransformerConfig};
+use hooklens_model::config::{Layers, Settings, TransformerConfig};
 use hooklens_model::driver::{ForwardOptions, HookedModel};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::hook;
@@ -93,23 +94,11 @@ pub struct EdgeScores {
     pub receivers: Vec<Receiver>,
     /// Whether each layer's MLP reads the same stream as its attention.
     parallel: bool,
+    /// Hash of the model's weights, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
     /// The scores, `[sender, receiver, example]`; 0 where the sender writes after the receiver has read.
     pub scores: LabeledArray,
-}
-
-fn before(sender: Sender, receiver: Receiver, parallel: bool) -> bool {
-    // Number the writes and reads in order: twice the layer, plus one for the second half of a block.
-    let written = match sender {
-        Sender::Embed => 0,
-        Sender::Head(layer, _) => 2 * layer as isize + if parallel { 2 } else { 1 },
-        Sender::Mlp(layer) => 2 * layer as isize + 2,
-    };
-    let read = match receiver {
-        Receiver::Query(layer, _) | Receiver::Key(layer, _) | Receiver::Value(layer, _) => 2 * layer,
-        Receiver::Mlp(layer) => 2 * layer + isize::from(!parallel),
-        Receiver::Logits => isize::MAX,
-    };
-    written <= read
 }
 
 impl fmt::Display for Sender {
@@ -145,12 +134,15 @@ impl EdgeScores {
     pub fn joined(shares: impl IntoIterator<Item = Self>) -> Result<Self, PatchError> {
         let wrong = |what: &'static str| PatchError::Shares { what };
         let mut shares = shares.into_iter();
-        let Self { senders, receivers, parallel, scores } =
+        let Self { senders, receivers, parallel, model, scores } =
             shares.next().ok_or_else(|| wrong("no results were given"))?;
         let mut all = vec![scores];
         for share in shares {
             if (&share.senders, &share.receivers, share.parallel) != (&senders, &receivers, parallel) {
                 return Err(wrong("their edges differ"));
+            }
+            if share.model != model {
+                return Err(wrong("they are of models with different weights"));
             }
             all.push(share.scores);
         }
@@ -164,7 +156,23 @@ impl EdgeScores {
             return Err(wrong("their edges differ"));
         }
         let scores = matching(axes(&senders, &receivers, examples), values);
-        Ok(Self { senders, receivers, parallel, scores })
+        Ok(Self { senders, receivers, parallel, model, scores })
+    }
+
+    /// The edges that are scored.
+    pub fn graph(&self) -> EdgeGraph {
+        EdgeGraph::from_parts(self.senders.clone(), self.receivers.clone(), self.parallel, self.model.clone())
+    }
+
+    pub(crate) fn of_graph(graph: &EdgeGraph, per_example: &[Array2<f64>]) -> Self {
+        let (senders, receivers) = (graph.senders().to_vec(), graph.receivers().to_vec());
+        let shape = [senders.len(), receivers.len(), per_example.len()];
+        let values = ndarray::ArrayD::from_shape_fn(IxDyn(&shape), |at| {
+            if graph.has((at[0], at[1])) { per_example[at[2]][[at[0], at[1]]] } else { 0.0 }
+        });
+        let scores = matching(axes(&senders, &receivers, per_example.len()), values);
+        let (parallel, model) = (graph.is_parallel(), graph.model().map(str::to_string));
+        Self { senders, receivers, parallel, model, scores }
     }
 
     /// The mean scores over examples, `[sender, receiver]`.
@@ -196,7 +204,7 @@ impl EdgeScores {
     /// # Errors
     /// Same as [`Statistics::effects`].
     pub fn statistics(&self, settings: &Statistics) -> Result<EffectStatistics, StatisticsError> {
-        let is_edge = |place: &IxDyn| before(self.senders[place[0]], self.receivers[place[1]], self.parallel);
+        let is_edge = |place: &IxDyn| precedes(self.senders[place[0]], self.receivers[place[1]], self.parallel);
         Ok(settings.effects(&self.scores)?.only(is_edge))
     }
 
@@ -209,7 +217,7 @@ impl EdgeScores {
         let receiver = receiver.in_model(layers.max().unwrap_or(0));
         let from = self.senders.iter().position(|own| *own == sender)?;
         let to = self.receivers.iter().position(|own| *own == receiver)?;
-        before(sender, receiver, self.parallel).then(|| self.mean_of(from, to))
+        precedes(sender, receiver, self.parallel).then(|| self.mean_of(from, to))
     }
 
     fn mean_of(&self, from: usize, to: usize) -> f64 {
@@ -223,7 +231,7 @@ impl EdgeScores {
         let mut edges = Vec::new();
         for (from, sender) in self.senders.iter().enumerate() {
             for (to, receiver) in self.receivers.iter().enumerate() {
-                if before(*sender, *receiver, self.parallel) {
+                if precedes(*sender, *receiver, self.parallel) {
                     edges.push((*sender, *receiver, self.mean_of(from, to)));
                 }
             }
@@ -261,7 +269,6 @@ impl Patching<'_> {
     pub fn edges(&self, gradient: Gradient) -> Result<EdgeScores> {
         let model = self.model();
         let config = model.config();
-        model.check_plain_layers("edge attribution")?;
         if !self.is_paired() {
             return Err(InputError::NeedsPairs { what: "edge attribution" }.into());
         }
@@ -275,7 +282,7 @@ impl Patching<'_> {
             Gradient::Integrated(0) => return Err(no_pieces().into()),
             Gradient::Integrated(pieces) => pieces,
         };
-        let (senders, receivers) = (senders(config), receivers(config));
+        let graph = EdgeGraph::of(model)?;
         let recorded = recorded_for_senders(config);
         let ids = points_of(&Sites::new(recorded.as_slice()), model.catalog())?;
         let per_example = self.each_example(&ids, |example| {
@@ -299,16 +306,11 @@ impl Patching<'_> {
                 });
             }
             let scores = sum.ok_or_else(no_pieces)? / pieces as f64;
-            Ok(hooklens_hooks::Activation::from(scores).to_ndarray()?)
+            let scores = hooklens_hooks::Activation::from(scores).to_ndarray()?;
+            let shape = (graph.senders().len(), graph.receivers().len());
+            Ok(Array2::from_shape_fn(shape, |(from, to)| f64::from(scores[[from, to]])))
         })?;
-        let parallel = config.residual() == ResidualScheme::Parallel;
-        let shape = [senders.len(), receivers.len(), per_example.len()];
-        let values = ndarray::ArrayD::from_shape_fn(ndarray::IxDyn(&shape), |at| {
-            let edge = before(senders[at[0]], receivers[at[1]], parallel);
-            if edge { f64::from(per_example[at[2]][[at[0], at[1]]]) } else { 0.0 }
-        });
-        let scores = matching(axes(&senders, &receivers, per_example.len()), values);
-        Ok(EdgeScores { senders, receivers, parallel, scores })
+        Ok(EdgeScores::of_graph(&graph, &per_example))
     }
 }
 
@@ -318,28 +320,6 @@ fn axes(senders: &[Sender], receivers: &[Receiver], examples: usize) -> [Labeled
         LabeledAxis::new("receiver", receivers.iter().map(Receiver::to_string)),
         LabeledAxis::numbered("example", examples),
     ]
-}
-
-fn senders(config: &TransformerConfig) -> Vec<Sender> {
-    let heads =
-        (0..config.n_layers()).flat_map(|layer| (0..config.n_heads()).map(move |head| Sender::Head(layer, head)));
-    let mlps = config.mlp_layers().map(Sender::Mlp);
-    heads.chain(mlps).chain([Sender::Embed]).collect()
-}
-
-fn receivers(config: &TransformerConfig) -> Vec<Receiver> {
-    let mut receivers = Vec::new();
-    for layer in 0..config.n_layers() {
-        let number = layer as isize;
-        receivers.extend((0..config.n_heads()).map(|head| Receiver::Query(number, head)));
-        receivers.extend((0..config.n_kv_heads_of(layer)).map(|head| Receiver::Key(number, head)));
-        receivers.extend((0..config.n_kv_heads_of(layer)).map(|head| Receiver::Value(number, head)));
-        if config.has_mlp(layer) {
-            receivers.push(Receiver::Mlp(number));
-        }
-    }
-    receivers.push(Receiver::Logits);
-    receivers
 }
 
 /// The points from which the senders' outputs are computed.

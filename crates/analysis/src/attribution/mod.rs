@@ -1,9 +1,11 @@
 //! Attribution patching (Nanda 2023): a first-order estimate of every patch, from two forward passes and one backward
 //! pass.
 
+mod edge_graph;
 mod edges;
 mod nodes;
 mod norm_gradient;
 
+pub use edge_graph::EdgeGraph;
 pub use edges::{EdgeScores, Gradient, Sender};
 pub use nodes::Attribution;

@@ -1,16 +1,25 @@
 //! QK and OV circuits (Elhage et al. 2021): what a head attends to and what it moves, computed from its weights.
 
+mod circuit;
 mod composition;
 #[cfg(feature = "decompositions")]
 mod decompositions;
 #[cfg(feature = "decompositions")]
 mod directions;
+mod discovery;
+mod edge_run;
 mod factored_matrix;
 mod of_model;
+mod proof;
 
-pub use crate::error::MatrixError;
+pub use crate::error::{CircuitError, MatrixError};
+pub use circuit::Circuit;
 pub use composition::Composition;
 #[cfg(feature = "decompositions")]
 pub use directions::{Directions, WeightMatrix};
+pub use discovery::{Discovery, LearnedMasks};
 pub use factored_matrix::FactoredMatrix;
 pub use of_model::{Biases, Circuits};
+pub use proof::{
+    AdversarialAblation, Adversary, CircuitRuns, Completeness, FaithfulnessCurve, MIB_SHARES, Selection, Stability,
+};

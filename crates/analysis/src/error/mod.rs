@@ -1,6 +1,7 @@
 //! The error types of this crate.
 
 mod analysis;
+mod circuit;
 mod matrix;
 mod patch;
 mod statistics;
@@ -8,12 +9,19 @@ mod statistics;
 use hooklens_model::error::Error;
 
 pub use analysis::AnalysisError;
+pub use circuit::CircuitError;
 pub use matrix::MatrixError;
 pub use patch::PatchError;
 pub use statistics::StatisticsError;
 
 impl From<AnalysisError> for Error {
     fn from(error: AnalysisError) -> Self {
+        Error::Other(error.into())
+    }
+}
+
+impl From<CircuitError> for Error {
+    fn from(error: CircuitError) -> Self {
         Error::Other(error.into())
     }
 }

@@ -26,6 +26,12 @@ pub enum StatisticsError {
         /// Where it was measured, for messages; empty for a single series of effects.
         place: String,
     },
+    /// A statistic of all examples together is NaN or infinite, so it has no interval.
+    #[error("the statistic of all examples is {value}, not a finite number, so it has no interval")]
+    Undefined {
+        /// The statistic.
+        value: f64,
+    },
     /// The confidence is not between 0 and 1.
     #[error("the confidence is {given}, but must be greater than 0 and less than 1")]
     Confidence {

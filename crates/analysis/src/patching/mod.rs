@@ -30,4 +30,6 @@ pub use sweep::Patching;
 pub(crate) use example::Example;
 pub use layout::position_labels;
 pub(crate) use layout::{Found, Layout};
+pub(crate) use metric::read_values;
 pub use model::Patchable;
+pub(crate) use source::Source;

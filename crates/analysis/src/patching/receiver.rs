@@ -53,6 +53,26 @@ impl Receiver {
     }
 }
 
+impl Receiver {
+    /// The layer, unless it is [`Receiver::Logits`].
+    pub(crate) fn layer(self) -> Option<isize> {
+        match self {
+            Receiver::Query(layer, _) | Receiver::Key(layer, _) | Receiver::Value(layer, _) | Receiver::Mlp(layer) => {
+                Some(layer)
+            }
+            Receiver::Logits => None,
+        }
+    }
+
+    /// The head, or the key/value head.
+    pub(crate) fn head(self) -> Option<usize> {
+        match self {
+            Receiver::Query(_, head) | Receiver::Key(_, head) | Receiver::Value(_, head) => Some(head),
+            Receiver::Mlp(_) | Receiver::Logits => None,
+        }
+    }
+}
+
 impl fmt::Display for Receiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -44,7 +44,7 @@ pub enum Ablation<I = Input> {
 }
 
 /// The source of a sweep's patches.
-pub(super) enum Source<P> {
+pub(crate) enum Source<P> {
     /// Activations of a run on another prompt, one per example.
     Run(Vec<P>),
     /// Zeros.

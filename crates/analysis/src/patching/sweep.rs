@@ -44,9 +44,9 @@ type Progress<'m> = RefCell<Box<dyn FnMut(usize, usize) + 'm>>;
 pub struct Patching<'m, M: Patchable = HookedTransformer> {
     model: &'m M,
     /// Prompts whose runs are patched, without padding.
-    pub(super) base: Vec<M::Prompt>,
-    pub(super) source: Source<M::Prompt>,
-    pub(super) metric: Metric,
+    pub(crate) base: Vec<M::Prompt>,
+    pub(crate) source: Source<M::Prompt>,
+    pub(crate) metric: Metric,
     progress: Option<Progress<'m>>,
 }
 
@@ -355,7 +355,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
         (TOKENS_AT_ONCE / base.len()).max(1)
     }
 
-    pub(super) fn tell(&self, done: usize, all: usize) {
+    pub(crate) fn tell(&self, done: usize, all: usize) {
         if let Some(progress) = &self.progress
             && let Ok(mut tell) = progress.try_borrow_mut()
         {

@@ -4,10 +4,11 @@ use statrs::distribution::{ContinuousCDF, Normal};
 
 use super::resamples::Resamples;
 use super::{Interval, Statistics, mean};
+use crate::error::StatisticsError;
 
 impl Statistics {
     /// Resamples of this many examples.
-    pub(super) fn bootstrap_resamples(&self, examples: usize) -> Resamples {
+    pub(crate) fn bootstrap_resamples(&self, examples: usize) -> Resamples {
         Resamples::new(self.seed, self.resamples, examples, u32::try_from(examples).unwrap_or(u32::MAX))
     }
 
@@ -18,9 +19,50 @@ impl Statistics {
         resamples.each(|row| means.push(row.iter().map(|example| effects[*example as usize]).sum::<f64>() / count));
         means.sort_unstable_by(f64::total_cmp);
         let tail = (1.0 - self.confidence) / 2.0;
-        let tails = if self.bias_corrected { corrected(effects, &means, tail) } else { [tail, 1.0 - tail] };
+        let tails = if self.bias_corrected {
+            // Leaving out an example changes the mean in proportion to the example's distance from it.
+            let mean = mean(effects);
+            let gaps: Vec<f64> = effects.iter().map(|effect| effect - mean).collect();
+            corrected(mean, &gaps, &means, tail)
+        } else {
+            [tail, 1.0 - tail]
+        };
         let [low, high] = tails.map(|share| quantile(&means, share));
         Interval { low, high }
+    }
+
+    /// Interval of a statistic of examples, which is computed from the indices of the chosen ones. Resamples for which
+    /// it is not finite are left out.
+    pub(crate) fn interval_of(
+        &self,
+        examples: usize,
+        statistic: impl Fn(&[u32]) -> f64,
+    ) -> Result<Interval, StatisticsError> {
+        self.check_count(examples)?;
+        let mut values = Vec::with_capacity(self.resamples);
+        self.bootstrap_resamples(examples).each(|row| values.push(statistic(row)));
+        values.retain(|value| value.is_finite());
+        let all: Vec<u32> = (0..examples as u32).collect();
+        let value = statistic(&all);
+        if !value.is_finite() || values.is_empty() {
+            return Err(StatisticsError::Undefined { value });
+        }
+        values.sort_unstable_by(f64::total_cmp);
+        let tail = (1.0 - self.confidence) / 2.0;
+        let tails = if self.bias_corrected {
+            let without = |left_out: &u32| {
+                let others: Vec<u32> = all.iter().copied().filter(|example| example != left_out).collect();
+                statistic(&others)
+            };
+            let jackknife: Vec<f64> = all.iter().map(without).collect();
+            let center = mean(&jackknife);
+            let gaps: Vec<f64> = jackknife.iter().map(|own| center - own).filter(|gap| gap.is_finite()).collect();
+            corrected(value, &gaps, &values, tail)
+        } else {
+            [tail, 1.0 - tail]
+        };
+        let [low, high] = tails.map(|share| quantile(&values, share));
+        Ok(Interval { low, high })
     }
 }
 
@@ -31,19 +73,19 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     below + (above - below) * place.fract()
 }
 
-/// Shares of the resampled means below the bounds of a BCa interval (Efron 1987, equation 6.8; acceleration by jackknife).
-fn corrected(effects: &[f64], means: &[f64], tail: f64) -> [f64; 2] {
+/// Shares of the resampled values below the bounds of a BCa interval (Efron 1987, equation 6.8; acceleration by
+/// jackknife). `gaps` are proportional to how much each example raises the statistic `value`.
+fn corrected(value: f64, gaps: &[f64], resampled: &[f64], tail: f64) -> [f64; 2] {
     let normal = Normal::standard();
-    let mean = mean(effects);
-    // The means are sorted. Those that are equal count half.
-    let [less, at_most] = [means.partition_point(|one| *one < mean), means.partition_point(|one| *one <= mean)];
+    // The values are sorted. Those that are equal count half.
+    let [less, at_most] =
+        [resampled.partition_point(|one| *one < value), resampled.partition_point(|one| *one <= value)];
     let below = (less + at_most) as f64 / 2.0;
     // A share of 0 or 1 would be infinitely far from the center.
-    let least = 0.5 / means.len() as f64;
-    let bias = normal.inverse_cdf((below / means.len() as f64).clamp(least, 1.0 - least));
-    // Leaving out an example changes the mean in proportion to the example's distance from it.
-    let gaps = effects.iter().map(|effect| effect - mean);
-    let (squares, cubes) = gaps.fold((0.0, 0.0), |(squares, cubes), gap| (squares + gap * gap, cubes + gap.powi(3)));
+    let least = 0.5 / resampled.len() as f64;
+    let bias = normal.inverse_cdf((below / resampled.len() as f64).clamp(least, 1.0 - least));
+    let (squares, cubes) =
+        gaps.iter().fold((0.0, 0.0), |(squares, cubes), gap| (squares + gap * gap, cubes + gap.powi(3)));
     let acceleration = if squares > 0.0 { cubes / (6.0 * f64::powf(squares, 1.5)) } else { 0.0 };
     [tail, 1.0 - tail].map(|share| {
         let moved = bias + normal.inverse_cdf(share);

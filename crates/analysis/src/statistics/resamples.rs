@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 const KEPT: usize = 1 << 24;
 
 /// Rows of random numbers below a bound.
-pub(super) struct Resamples {
+pub(crate) struct Resamples {
     seed: u64,
     count: usize,
     len: usize,
@@ -28,7 +28,7 @@ impl Resamples {
     }
 
     /// Calls `found` with each row.
-    pub(super) fn each(&self, mut found: impl FnMut(&[u32])) {
+    pub(crate) fn each(&self, mut found: impl FnMut(&[u32])) {
         if !self.kept.is_empty() {
             return self.kept.chunks_exact(self.len).for_each(found);
         }

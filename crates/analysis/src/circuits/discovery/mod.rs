@@ -1,0 +1,92 @@
+//! Methods that score edges: gradients, exact patching, learned masks; and ACDC.
+
+mod acdc;
+mod exact;
+mod learned_masks;
+mod mask_gradients;
+
+use crate::attribution::{EdgeGraph, EdgeScores, Gradient};
+use crate::error::CircuitError;
+use crate::patching::Patching;
+use hooklens_model::error::Result;
+
+pub use learned_masks::LearnedMasks;
+
+/// A method that scores every edge of a model. All scores estimate how the metric changes if the edge is ablated, except
+/// for those of [`Discovery::LearnedMasks`], which say how much the circuit needs the edge.
+///
+/// ```
+/// use hooklens::attribution::EdgeGraph;
+/// use hooklens::circuits::Discovery;
+/// use hooklens::patching::{Ablation, Metric, Patching};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let clean = "When Mary and John went to the store, John gave a drink to";
+/// let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+/// let metric = Metric::logit_diff(&model, "Mary", "John")?;
+/// let patching = Patching::ablating(&model, clean, Ablation::Resample(corrupted.into()), metric)?;
+/// let graph = EdgeGraph::of(&model)?;
+/// for method in [Discovery::Eap, Discovery::EapIg(5), Discovery::MaskGradients(5)] {
+///     let scores = patching.discover(&method)?;
+///     println!("{method:?}, {} passes: {:?}", method.passes(&graph, 1), scores.largest(1));
+/// }
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Discovery {
+    /// Edge attribution patching (Syed et al. 2023): gradients in the unpatched run. See [`Gradient::AtBase`].
+    Eap,
+    /// Edge attribution patching with gradients averaged over this number of interpolated embeddings (Hanna et al. 2024).
+    /// Needs paired prompts. See [`Gradient::Integrated`].
+    EapIg(usize),
+    /// Gradients with respect to how much of each edge is ablated, averaged over this number of steps in which equally
+    /// much of all edges is ablated. The scores of all edges sum to the change in the metric when all are ablated. Works
+    /// for every kind of ablation.
+    MaskGradients(usize),
+    /// Ablates each edge alone: one forward pass per edge and example.
+    Exact,
+    /// Trains a mask over the edges that keeps the metric with few edges (Bhaskar et al. 2024, edge pruning).
+    LearnedMasks(LearnedMasks),
+}
+
+impl Discovery {
+    /// Number of passes for this number of examples of one batch, to compare costs before a run: a forward pass counts 1
+    /// and a backward pass 2.
+    pub fn passes(&self, graph: &EdgeGraph, examples: usize) -> usize {
+        match self {
+            Discovery::Eap => 5 * examples,
+            Discovery::EapIg(steps) => (2 + 3 * steps) * examples,
+            Discovery::MaskGradients(steps) => (1 + 3 * steps) * examples,
+            Discovery::Exact => (2 + graph.len()) * examples,
+            Discovery::LearnedMasks(settings) => (3 + 3 * settings.step_count()) * examples,
+        }
+    }
+}
+
+impl Patching<'_> {
+    /// Scores every edge.
+    ///
+    /// # Errors
+    /// Fails for a number of steps of 0 and, for [`Discovery::Eap`] and [`Discovery::EapIg`], for ablations without paired
+    /// prompts; otherwise, same as [`Patching::run_circuits`].
+    pub fn discover(&self, method: &Discovery) -> Result<EdgeScores> {
+        match method {
+            Discovery::Eap => self.edges(Gradient::AtBase),
+            Discovery::EapIg(steps) => self.edges(Gradient::Integrated(*steps)),
+            Discovery::MaskGradients(steps) => self.mask_gradients(steps_of(*steps)?),
+            Discovery::Exact => self.exact_edges(),
+            Discovery::LearnedMasks(settings) => {
+                steps_of(settings.step_count())?;
+                self.learned_masks(settings)
+            }
+        }
+    }
+}
+
+fn steps_of(steps: usize) -> Result<usize, CircuitError> {
+    match steps {
+        0 => Err(CircuitError::Setting { name: "the number of steps", given: "0".into(), expected: "1 or more" }),
+        steps => Ok(steps),
+    }
+}

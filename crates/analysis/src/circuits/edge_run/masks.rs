@@ -1,0 +1,81 @@
+//! [`Masks`]: which edges are ablated in each row of a run.
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use ndarray::Array2;
+
+use super::order::{Reads, RunOrder};
+use crate::circuits::Circuit;
+
+/// How much of each edge is ablated, from 0 (kept) to 1 (ablated): `[sender, receiver]`, for all rows or per row.
+#[derive(Debug, Clone)]
+pub(in crate::circuits) struct Masks(Vec<Array2<f32>>);
+
+/// The ablated or kept weights of the edges into some receivers, from some chunks of senders.
+pub(super) struct Part {
+    /// Indices of the chunks with weights that are not all 0.
+    pub(super) chunks: Vec<usize>,
+    /// Whether the weights say what is kept of each edge, instead of what is ablated.
+    pub(super) kept: bool,
+    /// `[row or 1, receiver, sender]`.
+    pub(super) weights: Vec<f32>,
+    pub(super) shape: [usize; 3],
+}
+
+impl Masks {
+    /// The same mask for all rows.
+    pub(in crate::circuits) fn shared(ablated: Array2<f32>) -> Self {
+        Self(vec![ablated])
+    }
+
+    /// One mask per row.
+    pub(in crate::circuits) fn per_row(ablated: Vec<Array2<f32>>) -> Self {
+        Self(ablated)
+    }
+
+    /// The mask of a circuit: everything outside it is ablated.
+    pub(in crate::circuits) fn of(circuit: &Circuit) -> Array2<f32> {
+        let mut ablated = Array2::zeros((circuit.graph().senders().len(), circuit.graph().receivers().len()));
+        for place in circuit.graph().places().filter(|place| !circuit.keeps(*place)) {
+            ablated[place] = 1.0;
+        }
+        ablated
+    }
+
+    /// The weights of the edges into receivers that read together, as what is ablated or as what is kept, whichever
+    /// concerns fewer chunks. `None` if nothing is ablated.
+    pub(super) fn part(&self, order: &RunOrder, reads: &Reads) -> Option<Part> {
+        let chunks = &order.chunks[..reads.chunks];
+        let any = |chunk: &[usize], is: fn(f32) -> bool| {
+            let weights =
+                |mask: &Array2<f32>| chunk.iter().any(|from| reads.receivers.clone().any(|to| is(mask[[*from, to]])));
+            self.0.iter().any(weights)
+        };
+        let where_ = |is: fn(f32) -> bool| -> Vec<usize> {
+            (0..chunks.len()).filter(|chunk| any(&chunks[*chunk], is)).collect()
+        };
+        let (ablated, kept) = (where_(|weight| weight != 0.0), where_(|weight| weight != 1.0));
+        if ablated.is_empty() {
+            return None;
+        }
+        let by_kept = kept.len() < ablated.len();
+        let used = if by_kept { kept } else { ablated };
+        let senders: Vec<usize> = used.iter().flat_map(|chunk| chunks[*chunk].iter().copied()).collect();
+        let shape = [self.0.len(), reads.receivers.len(), senders.len()];
+        let mut weights = Vec::with_capacity(shape.iter().product());
+        for mask in &self.0 {
+            for to in reads.receivers.clone() {
+                weights.extend(senders.iter().map(|from| {
+                    let ablated = mask[[*from, to]];
+                    if by_kept { 1.0 - ablated } else { ablated }
+                }));
+            }
+        }
+        Some(Part { chunks: used, kept: by_kept, weights, shape })
+    }
+}
+
+impl Part {
+    pub(super) fn tensor(self, device: &Device, dtype: DType) -> Tensor<3> {
+        Tensor::from_data(TensorData::new(self.weights, self.shape), (device, dtype))
+    }
+}

@@ -1,0 +1,224 @@
+//! Forward passes in which some edges are ablated.
+//!
+//! Each receiver gets the residual stream plus, for each ablated edge into it, the difference between what the edge
+//! carries instead and what the sender wrote in this pass. All edges are ablated in one forward pass.
+
+mod masks;
+mod order;
+mod outputs;
+mod pass;
+mod replacement;
+
+use burn::tensor::Tensor;
+use ndarray::Array2;
+
+pub(super) use masks::Masks;
+use order::RunOrder;
+use outputs::head_outputs;
+use pass::{Chunks, EdgePass};
+use replacement::Replacement;
+
+use crate::attribution::EdgeGraph;
+use crate::patching::{Metric, Patching, read_values};
+use hooklens_hooks::ActivationCache;
+use hooklens_model::config::{Layers, NormKind, Settings};
+use hooklens_model::driver::{ForwardOptions, HookedModel};
+use hooklens_model::error::{InputError, Result};
+use hooklens_model::hook;
+use hooklens_model::model::{DecoderChecks, HookedTransformer};
+use hooklens_model::tokens::Tokens;
+
+/// Upper bound on the size of the outputs that one pass keeps, in bytes.
+const BYTES_AT_ONCE: usize = 128 << 20;
+
+/// Runs the prompts of a [`Patching`] with edges ablated.
+pub(super) struct EdgeRunner<'p, 'm> {
+    patching: &'p Patching<'m>,
+    model: &'m HookedTransformer,
+    graph: EdgeGraph,
+    order: RunOrder,
+    replacement: Replacement<'p>,
+}
+
+/// Examples of equal length that run as one batch, and what ablated edges carry in them.
+pub(super) struct Group {
+    /// Indices of the examples.
+    pub(super) examples: Vec<usize>,
+    ablated: Chunks,
+}
+
+impl<'p, 'm> EdgeRunner<'p, 'm> {
+    pub(super) fn new(patching: &'p Patching<'m>) -> Result<Self> {
+        let model = patching.model();
+        let graph = EdgeGraph::of(model)?;
+        model.check_one_place("running a circuit")?;
+        if model.config().latent().is_some() {
+            return Err(InputError::Latent { what: "a circuit" }.into());
+        }
+        let order = RunOrder::of(&graph);
+        let replacement = Replacement::of(patching, model, &order)?;
+        Ok(Self { patching, model, graph, order, replacement })
+    }
+
+    pub(super) fn graph(&self) -> &EdgeGraph {
+        &self.graph
+    }
+
+    /// Examples of equal length, in batches of a bounded size. `rows` is the number of rows per example.
+    pub(super) fn batches(&self, rows: usize) -> Vec<Vec<usize>> {
+        let mut batches: Vec<Vec<usize>> = Vec::new();
+        let len = |example: usize| self.patching.base[example].len();
+        for example in 0..self.patching.examples() {
+            let at_once = self.rows_at_once(len(example)) / rows.max(1);
+            let fits = |batch: &&mut Vec<usize>| len(batch[0]) == len(example) && batch.len() < at_once.max(1);
+            match batches.iter_mut().rev().find(fits) {
+                Some(batch) => batch.push(example),
+                None => batches.push(vec![example]),
+            }
+        }
+        batches
+    }
+
+    /// Number of rows of prompts of this length that one pass may have.
+    pub(super) fn rows_at_once(&self, len: usize) -> usize {
+        let per_row = self.graph.senders().len() * len.max(1) * self.model.config().d_model() * size_of::<f32>();
+        (BYTES_AT_ONCE / per_row).max(1)
+    }
+
+    /// Computes what ablated edges carry in these examples.
+    pub(super) fn group(&self, examples: Vec<usize>) -> Result<Group> {
+        let ablated = self.replacement.outputs(self.patching, self.model, &self.order, &examples)?;
+        Ok(Group { examples, ablated })
+    }
+
+    /// The metric without ablations, per example of the batch.
+    pub(super) fn clean(&self, examples: &[usize]) -> Result<Vec<f64>> {
+        let logits = self.model.forward_with(self.tokens(examples)?, self.options())?;
+        self.judged(logits, examples, "without an ablation")
+    }
+
+    /// The metric per example of the group, with the same edges ablated in all.
+    pub(super) fn metric(&self, group: &Group, ablated: &Array2<f32>) -> Result<Vec<f64>> {
+        self.run(&group.examples, &Masks::shared(ablated.clone()), &group.ablated)
+    }
+
+    /// The metric of one example with different edges ablated, per mask.
+    pub(super) fn metric_per_mask(&self, group: &Group, ablated: Vec<Array2<f32>>) -> Result<Vec<f64>> {
+        let rows = vec![group.examples[0]; ablated.len()];
+        let chunks = group.ablated.iter().map(|chunk| chunk.clone().narrow(1, 0, 1)).collect::<Vec<_>>();
+        let wide = |chunk: Tensor<3>| {
+            let [senders, _, size] = chunk.dims();
+            chunk.expand([senders, rows.len(), size])
+        };
+        self.run(&rows, &Masks::per_row(ablated), &chunks.into_iter().map(wide).collect())
+    }
+
+    fn run(&self, examples: &[usize], masks: &Masks, ablated: &Chunks) -> Result<Vec<f64>> {
+        let pass = EdgePass { model: self.model, order: &self.order, ablated: Some((masks, ablated)) };
+        let tokens = self.tokens(examples)?;
+        let (logits, _) = pass.run(|hooks| self.model.forward_with(tokens, self.options().hooks(hooks)))?;
+        self.judged(logits, examples, "with edges ablated")
+    }
+
+    /// The metric per example, and its gradient with respect to how much of each edge is ablated, `[sender, receiver]`
+    /// per example.
+    pub(super) fn gradient(&self, group: &Group, ablated: &Array2<f32>) -> Result<Vec<(f64, Array2<f64>)>> {
+        let masks = Masks::shared(ablated.clone());
+        let pass = EdgePass { model: self.model, order: &self.order, ablated: Some((&masks, &group.ablated)) };
+        let config = self.model.config();
+        let mut points =
+            vec!["blocks.*.hook_{q,k,v}_input", "blocks.-1.hook_resid_post", "hook_embed", "blocks.*.attn.hook_z"];
+        if config.mlp_layers().next().is_some() {
+            points.extend(["blocks.*.hook_mlp_in", "blocks.*.hook_mlp_out"]);
+        }
+        if config.post_norms() && config.norm() != NormKind::None {
+            points.push("blocks.*.ln1_post.hook_scale");
+        }
+        let tokens = self.tokens(&group.examples)?;
+        let mut judged = None;
+        let (output, _) = pass.run(|hooks| {
+            let options = self.options().hooks(hooks).record(points);
+            self.model.run_with_gradients(tokens, options, |logits| {
+                let device = logits.device();
+                let made = self.judge(logits, &group.examples);
+                let number = made.as_ref().ok().cloned().unwrap_or_else(|| Tensor::zeros([1], &device));
+                judged = Some(made);
+                number
+            })
+        })?;
+        let judged = judged.ok_or(InputError::NoOutput { what: "logits" })??;
+        let values = self.values(judged, &group.examples, "with edges ablated")?;
+        let slopes = self.slopes(&output.cache, group)?;
+        Ok(values.into_iter().zip(slopes).collect())
+    }
+
+    /// Gradient at each receiver's input times the change that ablating each edge makes.
+    fn slopes(&self, cache: &ActivationCache, group: &Group) -> Result<Vec<Array2<f64>>> {
+        let mut written = vec![rows_of(cache.get(hook::embed())?)];
+        let mut inputs = Vec::new();
+        for (layer, own) in self.order.layers.iter().enumerate() {
+            for point in [hook::q_input(layer), hook::k_input(layer), hook::v_input(layer)] {
+                let [rows, pos, heads, d_model] = cache.grad(point.clone())?.dims();
+                inputs.push(cache.grad(point)?.swap_dims(1, 2).reshape([rows, heads, pos * d_model]));
+            }
+            let scale = cache.get(hook::ln1_post_scale(layer)).ok();
+            let heads = head_outputs(self.model, layer, cache.get(hook::z(layer))?, scale)?;
+            written.push(heads.swap_dims(0, 1));
+            if own.mlp.is_some() {
+                inputs.push(rows_of(cache.grad(hook::mlp_in(layer))?));
+                written.push(rows_of(cache.get(hook::mlp_out(layer))?));
+            }
+        }
+        inputs.push(rows_of(cache.grad(hook::resid_post(-1))?));
+        let ablated = Tensor::cat(group.ablated.clone(), 0).swap_dims(0, 1);
+        let written = Tensor::cat(written, 1);
+        let change = ablated.expand(written.dims()) - written;
+        let slopes = change.matmul(Tensor::cat(inputs, 1).swap_dims(1, 2)).cast(burn::tensor::DType::F32);
+        let slopes = hooklens_hooks::Activation::from(slopes).to_ndarray()?;
+        let senders: Vec<usize> = self.order.chunks.iter().flatten().copied().collect();
+        let of = |row: usize| {
+            let mut own = Array2::zeros((self.graph.senders().len(), self.graph.receivers().len()));
+            for (at, from) in senders.iter().enumerate() {
+                for to in 0..self.graph.receivers().len() {
+                    if self.graph.has((*from, to)) {
+                        own[[*from, to]] = f64::from(slopes[[row, at, to]]);
+                    }
+                }
+            }
+            own
+        };
+        Ok((0..group.examples.len()).map(of).collect())
+    }
+
+    fn tokens(&self, examples: &[usize]) -> Result<Tokens> {
+        Ok(Tokens::new(examples.iter().map(|example| self.patching.base[*example].clone()).collect::<Vec<_>>())?)
+    }
+
+    fn options<'h>(&self) -> ForwardOptions<'h> {
+        ForwardOptions::new().logits(self.patching.metric.needs())
+    }
+
+    fn judged(&self, logits: Tensor<3>, examples: &[usize], site: &str) -> Result<Vec<f64>> {
+        self.values(self.judge(logits, examples)?, examples, site)
+    }
+
+    fn judge(&self, logits: Tensor<3>, examples: &[usize]) -> Result<Tensor<1>> {
+        let metric: &Metric = &self.patching.metric;
+        if examples.iter().all(|example| *example == examples[0]) {
+            return Ok(metric.judge(logits, examples[0])?);
+        }
+        let rows =
+            examples.iter().enumerate().map(|(row, example)| metric.judge(logits.clone().narrow(0, row, 1), *example));
+        Ok(Tensor::cat(rows.collect::<Result<Vec<_>, _>>()?, 0))
+    }
+
+    fn values(&self, judged: Tensor<1>, examples: &[usize], site: &str) -> Result<Vec<f64>> {
+        read_values(judged, examples[0], |_| site.to_string())
+    }
+}
+
+/// `[row, 1, pos * d_model]`.
+fn rows_of(values: Tensor<3>) -> Tensor<3> {
+    let [rows, pos, d_model] = values.dims();
+    values.reshape([rows, 1, pos * d_model])
+}

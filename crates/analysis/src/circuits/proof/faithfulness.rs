@@ -1,0 +1,146 @@
+//! [`FaithfulnessCurve`]: how much of the metric circuits of growing size recover.
+
+use serde::Serialize;
+
+use super::CircuitRuns;
+use crate::attribution::EdgeScores;
+use crate::circuits::Circuit;
+use crate::error::{CircuitError, StatisticsError};
+use crate::patching::Patching;
+use crate::statistics::{Interval, Statistics};
+use hooklens_model::error::Result;
+
+/// Shares of the edges at which MIB evaluates circuits.
+pub const MIB_SHARES: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
+
+/// How edges are chosen from their scores.
+///
+/// ```
+/// use hooklens::circuits::Selection;
+/// assert_eq!(Selection::default(), Selection::Top);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Selection {
+    /// The largest scores by magnitude ([`Circuit::top`]).
+    #[default]
+    Top,
+    /// Grown backward from the logits ([`Circuit::greedy`]).
+    Greedy,
+}
+
+/// Faithfulness of circuits that keep growing shares of the edges (Mueller et al. 2025, MIB).
+///
+/// ```
+/// use hooklens::attribution::Gradient;
+/// use hooklens::circuits::{MIB_SHARES, Selection};
+/// use hooklens::patching::{Ablation, Metric, Patching};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let clean = "When Mary and John went to the store, John gave a drink to";
+/// let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+/// let metric = Metric::logit_diff(&model, "Mary", "John")?;
+/// let patching = Patching::ablating(&model, clean, Ablation::Resample(corrupted.into()), metric)?;
+/// let curve = patching.faithfulness(&patching.edges(Gradient::Integrated(5))?, Selection::Top, &MIB_SHARES)?;
+/// println!("CPR {:.2}, CMD {:.2}", curve.cpr()?, curve.cmd()?);
+/// assert!((curve.runs.faithfulness()?[9] - 1.0).abs() < 1e-4); // the whole model
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct FaithfulnessCurve {
+    /// Shares of the edges, ascending.
+    pub shares: Vec<f64>,
+    /// The circuits.
+    pub circuits: Vec<Circuit>,
+    /// Their metrics.
+    pub runs: CircuitRuns,
+}
+
+impl Patching<'_> {
+    /// Runs circuits of the best-scored edges, for shares of the model's edges. See [`Patching::run_circuits`] for what
+    /// is ablated.
+    ///
+    /// # Errors
+    /// Fails for a share that is not between 0 and 1, for scores that are not finite and for scores of another model;
+    /// otherwise, same as [`Patching::run_circuits`].
+    pub fn faithfulness(&self, scores: &EdgeScores, selection: Selection, shares: &[f64]) -> Result<FaithfulnessCurve> {
+        let mut shares = shares.to_vec();
+        if let Some(given) = shares.iter().copied().find(|share| !(0.0..=1.0).contains(share)) {
+            return Err(CircuitError::Share { given }.into());
+        }
+        shares.sort_by(f64::total_cmp);
+        let edges = scores.graph().len();
+        let of = |share: &f64| {
+            let count = (edges as f64 * share) as usize;
+            match selection {
+                Selection::Top => Circuit::top(scores, count),
+                Selection::Greedy => Circuit::greedy(scores, count),
+            }
+        };
+        let circuits = shares.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+        let runs = self.run_circuits(&circuits)?;
+        Ok(FaithfulnessCurve { shares, circuits, runs })
+    }
+}
+
+impl FaithfulnessCurve {
+    /// Circuit performance ratio: the area under the faithfulness curve, by the trapezoidal rule over the shares of edges.
+    ///
+    /// # Errors
+    /// Same as [`CircuitRuns::faithfulness`].
+    pub fn cpr(&self) -> Result<f64, CircuitError> {
+        Ok(area(&self.shares, &self.runs.faithfulness()?))
+    }
+
+    /// Circuit-model distance: the area between the faithfulness curve and 1. It is 0 if all circuits behave like the
+    /// whole model.
+    ///
+    /// # Errors
+    /// Same as [`CircuitRuns::faithfulness`].
+    pub fn cmd(&self) -> Result<f64, CircuitError> {
+        Ok(area(&self.shares, &distances(&self.runs.faithfulness()?)))
+    }
+
+    /// Bootstrap interval of [`FaithfulnessCurve::cpr`] over examples.
+    ///
+    /// # Errors
+    /// Same as [`Statistics::interval`].
+    pub fn cpr_interval(&self, settings: &Statistics) -> Result<Interval, StatisticsError> {
+        settings.interval_of(self.runs.clean.len(), |chosen| area(&self.shares, &self.recovered(chosen)))
+    }
+
+    /// Bootstrap interval of [`FaithfulnessCurve::cmd`] over examples.
+    ///
+    /// # Errors
+    /// Same as [`Statistics::interval`].
+    pub fn cmd_interval(&self, settings: &Statistics) -> Result<Interval, StatisticsError> {
+        settings.interval_of(self.runs.clean.len(), |chosen| area(&self.shares, &distances(&self.recovered(chosen))))
+    }
+
+    fn recovered(&self, chosen: &[u32]) -> Vec<f64> {
+        (0..self.shares.len()).map(|circuit| self.runs.recovered(circuit, chosen)).collect()
+    }
+}
+
+fn distances(faithfulness: &[f64]) -> Vec<f64> {
+    faithfulness.iter().map(|own| (1.0 - own).abs()).collect()
+}
+
+/// Area under values at ascending places, by the trapezoidal rule.
+fn area(places: &[f64], values: &[f64]) -> f64 {
+    let steps = places.windows(2).zip(values.windows(2));
+    steps.map(|(places, values)| (places[1] - places[0]) * (values[0] + values[1]) / 2.0).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::area;
+
+    #[test]
+    fn areas_are_trapezoids() {
+        assert_eq!(area(&[0.0, 0.5, 1.0], &[0.0, 1.0, 1.0]), 0.25 + 0.5);
+        assert_eq!(area(&[0.5], &[3.0]), 0.0);
+    }
+}

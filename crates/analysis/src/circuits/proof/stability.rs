@@ -1,0 +1,151 @@
+//! [`Stability`]: whether a circuit survives resampling of the prompts.
+
+use crate::attribution::{EdgeScores, Sender};
+use crate::circuits::Circuit;
+use crate::error::{CircuitError, StatisticsError};
+use crate::patching::Receiver;
+use crate::statistics::{Statistics, mean};
+use hooklens_model::error::Result;
+
+/// How much the best-scored edges change when the prompts are resampled with replacement (Méloux et al. 2025).
+///
+/// ```
+/// use hooklens::attribution::Gradient;
+/// use hooklens::patching::{Ablation, Metric, Patching};
+/// use hooklens::prelude::*;
+/// use hooklens::statistics::Statistics;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let clean = ["When Mary and John went to the store, John gave a drink to"; 3];
+/// let corrupted = ["When Mary and John went to the store, Mary gave a drink to"; 3];
+/// let metric = Metric::logit_diff(&model, "Mary", "John")?;
+/// let patching = Patching::ablating(&model, clean, Ablation::Resample(corrupted.into()), metric)?;
+/// let scores = patching.edges(Gradient::AtBase)?;
+/// let stability = scores.stability(&Statistics::new().resamples(100), 20)?;
+/// assert_eq!((stability.jaccard, stability.inclusion.len()), (1.0, 20)); // equal prompts
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Stability {
+    /// Edges that are among the best-scored of at least one resample, with the share of the resamples in which they are,
+    /// in descending order.
+    pub inclusion: Vec<(Sender, Receiver, f64)>,
+    /// Mean Jaccard similarity of the resampled circuits with the circuit of all prompts.
+    pub jaccard: f64,
+    /// Mean Spearman rank correlation of the magnitudes of resampled scores with those of all prompts, over all edges.
+    pub rank_correlation: f64,
+}
+
+impl EdgeScores {
+    /// Resamples the examples with replacement and compares the `count` edges with the largest mean scores by magnitude.
+    /// The number of resamples and the seed are those of `settings`.
+    ///
+    /// # Errors
+    /// Fails for fewer than 2 examples and for scores that are not finite.
+    pub fn stability(&self, settings: &Statistics, count: usize) -> Result<Stability> {
+        let graph = self.graph();
+        let places: Vec<(usize, usize)> = graph.places().collect();
+        let values = self.scores.values();
+        let examples = values.shape()[2];
+        if examples < 2 {
+            return Err(StatisticsError::TooFew { what: "stability", least: 2, given: examples }.into());
+        }
+        if let Some(circuit) = places.iter().find_map(|(from, to)| {
+            let value = (0..examples).map(|example| values[[*from, *to, example]]).find(|value| !value.is_finite())?;
+            let (sender, receiver) = (graph.senders()[*from], graph.receivers()[*to]);
+            Some(CircuitError::NotFinite { sender, receiver, value })
+        }) {
+            return Err(circuit.into());
+        }
+        let count = count.min(places.len());
+        let sums = |chosen: &[u32]| -> Vec<f64> {
+            let sum = |(from, to): &(usize, usize)| {
+                chosen.iter().map(|example| values[[*from, *to, *example as usize]]).sum::<f64>().abs()
+            };
+            places.iter().map(sum).collect()
+        };
+        let all: Vec<u32> = (0..examples as u32).collect();
+        let whole = sums(&all);
+        let (own_order, own_ranks) = (order(&whole), ranks(&whole));
+        let mut in_circuit = vec![false; places.len()];
+        own_order[..count].iter().for_each(|edge| in_circuit[*edge] = true);
+        let mut included = vec![0_usize; places.len()];
+        let (mut jaccards, mut correlations) = (Vec::new(), Vec::new());
+        settings.bootstrap_resamples(examples).each(|chosen| {
+            let resampled = sums(chosen);
+            let top = &order(&resampled)[..count];
+            let common = top.iter().filter(|edge| in_circuit[**edge]).count();
+            let either = 2 * count - common;
+            jaccards.push(if either == 0 { 1.0 } else { common as f64 / either as f64 });
+            top.iter().for_each(|edge| included[*edge] += 1);
+            correlations.push(correlation(&own_ranks, &ranks(&resampled)));
+        });
+        let share = |times: usize| times as f64 / jaccards.len().max(1) as f64;
+        let named = |(edge, times): (usize, &usize)| {
+            let (from, to) = places[edge];
+            (*times > 0).then(|| (graph.senders()[from], graph.receivers()[to], share(*times)))
+        };
+        let mut inclusion: Vec<_> = included.iter().enumerate().filter_map(named).collect();
+        inclusion.sort_by(|a, b| b.2.total_cmp(&a.2));
+        Ok(Stability { inclusion, jaccard: mean(&jaccards), rank_correlation: mean(&correlations) })
+    }
+}
+
+impl Stability {
+    /// Edges that are in at least this share of the resampled circuits.
+    ///
+    /// # Errors
+    /// Fails if the scores belong to a model without these edges.
+    pub fn core(&self, scores: &EdgeScores, least: f64) -> Result<Circuit, CircuitError> {
+        let stable = self.inclusion.iter().filter(|(_, _, share)| *share >= least);
+        Circuit::of_edges(&scores.graph(), stable.map(|(sender, receiver, _)| (*sender, *receiver)))
+    }
+}
+
+/// Indices in descending order of the values.
+fn order(values: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|a, b| values[*b].total_cmp(&values[*a]));
+    order
+}
+
+/// Ranks of the values; equal values share the mean of their ranks.
+fn ranks(values: &[f64]) -> Vec<f64> {
+    let order = order(values);
+    let mut ranks = vec![0.0; values.len()];
+    let mut first = 0;
+    for equal in order.chunk_by(|a, b| values[*a] == values[*b]) {
+        let rank = first as f64 + (equal.len() - 1) as f64 / 2.0;
+        equal.iter().for_each(|edge| ranks[*edge] = rank);
+        first += equal.len();
+    }
+    ranks
+}
+
+/// Pearson correlation; 1 if neither varies.
+fn correlation(a: &[f64], b: &[f64]) -> f64 {
+    let (mean_a, mean_b) = (mean(a), mean(b));
+    let (mut product, mut square_a, mut square_b) = (0.0, 0.0, 0.0);
+    for (a, b) in a.iter().zip(b) {
+        let (a, b) = (a - mean_a, b - mean_b);
+        product += a * b;
+        square_a += a * a;
+        square_b += b * b;
+    }
+    match (square_a * square_b).sqrt() {
+        0.0 => f64::from(square_a == square_b),
+        size => product / size,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{correlation, ranks};
+
+    #[test]
+    fn equal_values_share_a_rank() {
+        assert_eq!(ranks(&[5.0, 1.0, 5.0, 0.0]), [0.5, 2.0, 0.5, 3.0]);
+        assert_eq!(correlation(&[1.0, 2.0], &[5.0, 3.0]), -1.0);
+        assert_eq!(correlation(&[1.0, 1.0], &[2.0, 2.0]), 1.0);
+    }
+}

@@ -1,0 +1,113 @@
+//! Errors of circuits.
+
+use thiserror::Error;
+
+use crate::attribution::Sender;
+use crate::patching::Receiver;
+
+/// An error in building, reading or running a circuit.
+///
+/// ```
+/// use hooklens::attribution::{EdgeGraph, Sender};
+/// use hooklens::circuits::Circuit;
+/// use hooklens::patching::Receiver;
+/// use hooklens::prelude::*;
+/// let graph = EdgeGraph::of(&HookedTransformer::from_pretrained("embedded:ioi")?)?;
+/// let error = Circuit::of_edges(&graph, [(Sender::Mlp(3), Receiver::Query(0, 0))]).unwrap_err();
+/// assert_eq!(error.to_string(), "there is no edge 3_mlp -> L0H0.q: 3_mlp writes after L0H0.q has read");
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CircuitError {
+    /// The model lacks the component.
+    #[error("the model has no {kind} `{given}`{}", did_you_mean(nearest))]
+    Unknown {
+        /// `sender`, `receiver`, `component` or `edge`.
+        kind: &'static str,
+        /// The name.
+        given: String,
+        /// The nearest names.
+        nearest: Vec<String>,
+    },
+    /// The sender writes after the receiver has read.
+    #[error("there is no edge {sender} -> {receiver}: {sender} writes after {receiver} has read")]
+    Order {
+        /// The sender.
+        sender: Sender,
+        /// The receiver.
+        receiver: Receiver,
+    },
+    /// The circuit or the scores belong to an architecture with other edges.
+    #[error(
+        "the edges are of another architecture: they connect {} senders to {} receivers, but the model has {} senders \
+         and {} receivers{}", given.0, given.1, expected.0, expected.1, named(given, expected)
+    )]
+    OtherGraph {
+        /// Number of senders and receivers of what was given.
+        given: (usize, usize),
+        /// Number of senders and receivers of the model.
+        expected: (usize, usize),
+    },
+    /// The circuit or the scores belong to a model with other weights.
+    #[error(
+        "the edges are of a model with other weights: their weights hash to {given}, those of this model to {expected}"
+    )]
+    OtherModel {
+        /// Hash of the weights of what was given.
+        given: String,
+        /// Hash of the model's weights.
+        expected: String,
+    },
+    /// The share of edges is not between 0 and 1.
+    #[error("the share of edges is {given}, but must be at least 0 and at most 1")]
+    Share {
+        /// The share.
+        given: f64,
+    },
+    /// A score is NaN or infinite.
+    #[error("the score of {sender} -> {receiver} is {value}, not a finite number")]
+    NotFinite {
+        /// The sender.
+        sender: Sender,
+        /// The receiver.
+        receiver: Receiver,
+        /// The score.
+        value: f64,
+    },
+    /// Faithfulness is undefined: the metric is the same in the whole model and with all edges ablated.
+    #[error(
+        "faithfulness is undefined: the mean metric is {clean} both in the whole model and with all edges ablated; \
+         choose prompts or a metric that differ"
+    )]
+    NoDifference {
+        /// The mean metric.
+        clean: f64,
+    },
+    /// The file does not describe a circuit.
+    #[error("not a circuit: {reason}")]
+    File {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A setting is out of range.
+    #[error("{name} is {given}, but must be {expected}")]
+    Setting {
+        /// The setting.
+        name: &'static str,
+        /// The given value.
+        given: String,
+        /// The allowed values.
+        expected: &'static str,
+    },
+}
+
+/// Message suffix for graphs of equal size.
+fn named(given: &(usize, usize), expected: &(usize, usize)) -> &'static str {
+    if given == expected { ", with other names" } else { "" }
+}
+
+/// `; did you mean ...?`, or nothing without suggestions.
+fn did_you_mean(nearest: &[String]) -> String {
+    if nearest.is_empty() { String::new() } else { format!("; did you mean `{}`?", nearest.join("`, `")) }
+}
