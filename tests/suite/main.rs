@@ -14,6 +14,7 @@ mod cache;
 mod cache_laws;
 mod cache_systems;
 mod circuit_laws;
+mod circuit_parity;
 mod circuits;
 mod contract;
 mod corpora;

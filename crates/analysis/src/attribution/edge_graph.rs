@@ -1,7 +1,5 @@
 //! [`EdgeGraph`]: the edges that a model's architecture has.
 
-use serde::{Deserialize, Serialize};
-
 use super::edges::Sender;
 use crate::error::CircuitError;
 use crate::patching::Receiver;
@@ -24,14 +22,13 @@ use hooklens_model::model::{DecoderChecks, HookedTransformer, Identified};
 /// assert!(!graph.contains(Sender::Head(1, 3), Receiver::Query(1, 3)));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EdgeGraph {
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
     /// Whether each layer's MLP reads the same stream as its attention.
     parallel: bool,
     /// Hash of the model's weights, if known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     model: Option<String>,
 }
 
@@ -110,28 +107,28 @@ impl EdgeGraph {
 
     /// For each receiver, the indices of the senders whose outputs are computed from what it reads.
     pub(crate) fn outputs(&self) -> Vec<Vec<usize>> {
-        let heads = |layer: isize, is: fn(&Receiver) -> bool| {
+        (0..self.receivers.len()).map(|to| self.outputs_of(to)).collect()
+    }
+
+    /// Indices of the senders whose outputs are computed from what a receiver reads.
+    pub(crate) fn outputs_of(&self, to: usize) -> Vec<usize> {
+        let receiver = self.receivers[to];
+        let Some(layer) = receiver.layer() else { return Vec::new() };
+        let heads = |is: fn(&Receiver) -> bool| {
             self.receivers.iter().filter(|own| is(own) && own.layer() == Some(layer)).count()
         };
-        let of = |receiver: &Receiver| -> Vec<usize> {
-            let computes = |sender: &Sender| match (*receiver, *sender) {
-                (Receiver::Query(..), Sender::Head(_, head)) => receiver.head() == Some(head),
-                (Receiver::Key(layer, own) | Receiver::Value(layer, own), Sender::Head(_, head)) => {
-                    let queries = heads(layer, |own| matches!(own, Receiver::Query(..)));
-                    let keys = heads(layer, |own| matches!(own, Receiver::Key(..)));
-                    own == head * keys / queries.max(1)
-                }
-                (Receiver::Mlp(_), Sender::Mlp(_)) => true,
-                _ => false,
-            };
-            let same_layer = |sender: &Sender| match sender {
-                Sender::Head(layer, _) | Sender::Mlp(layer) => receiver.layer() == Some(*layer as isize),
-                Sender::Embed => false,
-            };
-            let places = self.senders.iter().enumerate();
-            places.filter(|(_, sender)| same_layer(sender) && computes(sender)).map(|(from, _)| from).collect()
+        let shared = heads(|own| matches!(own, Receiver::Key(..))).max(1);
+        let group = heads(|own| matches!(own, Receiver::Query(..))) / shared;
+        let computes = |sender: &Sender| match (receiver, *sender) {
+            (Receiver::Query(..), Sender::Head(at, head)) => (Some(head), at as isize) == (receiver.head(), layer),
+            (Receiver::Key(..) | Receiver::Value(..), Sender::Head(at, head)) => {
+                (Some(head / group.max(1)), at as isize) == (receiver.head(), layer)
+            }
+            (Receiver::Mlp(_), Sender::Mlp(at)) => at as isize == layer,
+            _ => false,
         };
-        self.receivers.iter().map(of).collect()
+        let places = self.senders.iter().enumerate();
+        places.filter(|(_, sender)| computes(sender)).map(|(from, _)| from).collect()
     }
 
     /// Indices of an edge's sender and receiver. Negative layers count from the end.

@@ -104,6 +104,16 @@ impl Circuit {
         Ok(Self::of_places(&graph, places))
     }
 
+    /// The `count` edges with the lowest mean scores: those whose ablation lowers the metric most.
+    ///
+    /// # Errors
+    /// Fails if a score is not finite.
+    pub fn most_helpful(scores: &EdgeScores, count: usize) -> Result<Self, CircuitError> {
+        let mut ranked: Vec<Ranked> = scored(scores)?;
+        ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
+        Ok(Self::of_places(&scores.graph(), ranked.into_iter().take(count).map(|(place, _)| place)))
+    }
+
     /// The edges whose mean score has at least this magnitude.
     ///
     /// # Errors
@@ -254,23 +264,29 @@ fn read_by(graph: &EdgeGraph) -> Vec<Vec<usize>> {
     read_by
 }
 
-/// An edge and the magnitude of its mean score.
+/// An edge and its mean score, or the magnitude of it.
 type Ranked = ((usize, usize), f64);
 
 /// All edges with the magnitudes of their mean scores, in descending order.
 fn ranked(scores: &EdgeScores) -> Result<Vec<Ranked>, CircuitError> {
-    let (graph, mean) = (scores.graph(), scores.mean());
-    let mut ranked = Vec::new();
-    for (from, to) in graph.places() {
-        let value = mean.values()[[from, to]];
-        if !value.is_finite() {
-            let (sender, receiver) = (graph.senders()[from], graph.receivers()[to]);
-            return Err(CircuitError::NotFinite { sender, receiver, value });
-        }
-        ranked.push(((from, to), value.abs()));
-    }
+    let mut ranked = scored(scores)?;
+    ranked.iter_mut().for_each(|(_, score)| *score = score.abs());
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
     Ok(ranked)
+}
+
+/// All edges with their mean scores.
+fn scored(scores: &EdgeScores) -> Result<Vec<Ranked>, CircuitError> {
+    let (graph, mean) = (scores.graph(), scores.mean());
+    let of = |(from, to): (usize, usize)| {
+        let value = mean.values()[[from, to]];
+        if value.is_finite() {
+            return Ok(((from, to), value));
+        }
+        let (sender, receiver) = (graph.senders()[from], graph.receivers()[to]);
+        Err(CircuitError::NotFinite { sender, receiver, value })
+    };
+    graph.places().map(of).collect()
 }
 
 impl fmt::Display for Circuit {

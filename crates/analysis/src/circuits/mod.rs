@@ -1,12 +1,14 @@
 //! QK and OV circuits (Elhage et al. 2021): what a head attends to and what it moves, computed from its weights.
 
 mod circuit;
+mod circuit_json;
 mod composition;
 #[cfg(feature = "decompositions")]
 mod decompositions;
 #[cfg(feature = "decompositions")]
 mod directions;
 mod discovery;
+mod edge_names;
 mod edge_run;
 mod factored_matrix;
 mod of_model;

@@ -20,12 +20,15 @@ pub const MIB_SHARES: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0
 /// assert_eq!(Selection::default(), Selection::Top);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Selection {
     /// The largest scores by magnitude ([`Circuit::top`]).
     #[default]
     Top,
+    /// The lowest scores, whose ablation lowers the metric most ([`Circuit::most_helpful`]). MIB selects edges like this
+    /// for CPR.
+    MostHelpful,
     /// Grown backward from the logits ([`Circuit::greedy`]).
     Greedy,
 }
@@ -59,7 +62,8 @@ pub struct FaithfulnessCurve {
 }
 
 impl Patching<'_> {
-    /// Runs circuits of the best-scored edges, for shares of the model's edges. See [`Patching::run_circuits`] for what
+    /// Runs circuits of the best-scored edges, for shares of the model's edges, without those that are not on a path from
+    /// the embedding to the logits ([`Circuit::pruned`]), as MIB does. See [`Patching::run_circuits`] for what
     /// is ablated.
     ///
     /// # Errors
@@ -76,10 +80,11 @@ impl Patching<'_> {
             let count = (edges as f64 * share) as usize;
             match selection {
                 Selection::Top => Circuit::top(scores, count),
+                Selection::MostHelpful => Circuit::most_helpful(scores, count),
                 Selection::Greedy => Circuit::greedy(scores, count),
             }
         };
-        let circuits = shares.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+        let circuits = shares.iter().map(|share| Ok(of(share)?.pruned())).collect::<Result<Vec<_>, CircuitError>>()?;
         let runs = self.run_circuits(&circuits)?;
         Ok(FaithfulnessCurve { shares, circuits, runs })
     }
