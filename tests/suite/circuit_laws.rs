@@ -11,7 +11,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng as _, SeedableRng};
 
 use crate::seeded::fixture;
-use crate::support::{any_plain, cases, random_model};
+use crate::support::{any_plain, cases, random_model, smooth};
 
 const CLEAN: [[u32; 6]; 3] = [[3, 9, 1, 7, 9, 4], [2, 2, 8, 0, 5, 1], [7, 1, 1, 6, 2, 3]];
 const CORRUPTED: [[u32; 6]; 3] = [[3, 9, 6, 7, 9, 4], [2, 2, 8, 11, 5, 2], [7, 4, 1, 6, 9, 3]];
@@ -200,7 +200,7 @@ proptest! {
     fn mask_gradients_sum_to_the_change(config in any_plain(), seed in any::<u64>()) {
         // The choice of experts jumps.
         prop_assume!(config.experts().is_none());
-        let model = random_model(config, seed);
+        let model = random_model(smooth(config), seed);
         let patching = resampled(&model);
         let scores = patching.discover(&Discovery::MaskGradients(40)).unwrap();
         let runs = patching.run_circuits(&[]).unwrap();
@@ -231,7 +231,7 @@ proptest! {
 /// The edges of the induction circuit: the second layer's head looks, from its own token, for tokens about which the first
 /// layer's head wrote that they follow the same token, and copies them to the logits. The first head finds predecessors
 /// by their position alone.
-fn is_induction(sender: Sender, receiver: Receiver) -> bool {
+pub(crate) fn is_induction(sender: Sender, receiver: Receiver) -> bool {
     match receiver {
         Receiver::Value(..) | Receiver::Query(1, _) => sender == Sender::Embed,
         Receiver::Key(1, _) => sender == Sender::Head(0, 0),
@@ -255,7 +255,7 @@ fn area_under_roc(scores: &EdgeScores) -> f64 {
 }
 
 /// Prompts that end with a token that occurred before, ablated by random prompts. The answer is the token that followed.
-fn induction_pairs(model: &HookedTransformer, count: usize) -> Patching<'_> {
+pub(crate) fn induction_pairs(model: &HookedTransformer, count: usize) -> Patching<'_> {
     let mut random = rand::rngs::StdRng::seed_from_u64(3);
     let (mut clean, mut corrupted, mut answers, mut wrong) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..count {

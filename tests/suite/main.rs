@@ -15,6 +15,7 @@ mod cache_laws;
 mod cache_systems;
 mod circuit_laws;
 mod circuit_parity;
+mod circuit_proofs;
 mod circuits;
 mod contract;
 mod corpora;
