@@ -5,6 +5,7 @@ use clap::{Parser, Subcommand};
 use super::attention::AttentionArgs;
 use super::attribute::AttributeArgs;
 use super::bench::BenchArgs;
+use super::circuit::CircuitArgs;
 use super::completions::CompletionsArgs;
 use super::doctor::DoctorArgs;
 use super::dump::DumpArgs;
@@ -86,6 +87,13 @@ pub(super) enum Command {
   hooklens attribute --model embedded:ioi --to edges --ioi 10 --integrated 5 \\
     --out edges.csv")]
     Attribute(Box<AttributeArgs>),
+    /// Discover a circuit of edges, and prove it: faithfulness, stability, completeness, adversarial ablation
+    #[command(after_help = "Examples:
+  hooklens circuit --model embedded:ioi --ioi 20 --save ioi.json
+  hooklens circuit --model embedded:ioi --ioi 20 --circuit ioi.json --ablate mean
+  hooklens circuit --model embedded:ioi --ioi 20 --method eap-ig --share 0.1 \\
+    --select greedy --out faithfulness.svg")]
+    Circuit(Box<CircuitArgs>),
     /// Logit lens: decode each layer's residual stream with the model's unembedding
     #[command(after_help = "Example:
   hooklens lens --model embedded:ioi --answer Mary --out lens.svg \\

@@ -11,6 +11,7 @@ mod attention;
 mod attribute;
 mod bench;
 pub mod benchmark;
+mod circuit;
 mod command;
 mod completions;
 mod corpus;
@@ -119,6 +120,7 @@ pub fn main() -> ExitCode {
         Command::Generate(args) => generate::run(&args),
         Command::Patch(args) => patch::run(&args),
         Command::Attribute(args) => attribute::run(&args),
+        Command::Circuit(args) => circuit::run(&args),
         Command::Lens(args) => lens::run(&args),
         Command::Heads(args) => heads::run(&args),
         Command::Attention(args) => attention::run(&args),

@@ -186,7 +186,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
     }
 
     /// Number of examples.
-    pub(crate) fn examples(&self) -> usize {
+    pub fn examples(&self) -> usize {
         self.base.len()
     }
 

@@ -1,0 +1,201 @@
+//! `hooklens circuit`.
+
+mod method;
+mod proof;
+mod report;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use super::args::{DtypeArg, ModelArg, ProcessArg};
+use super::out::{CsvArg, Names, OutFile, prepare, said, write};
+use super::pairs::{AblateArg, PairArgs};
+use super::picture_args::PngArg;
+use super::progress::progress;
+use super::terminal::note;
+use super::{CliResult, Failure, load};
+use hooklens_analysis::attribution::EdgeGraph;
+use hooklens_analysis::circuits::{Circuit, Selection};
+use hooklens_analysis::statistics::Statistics;
+use hooklens_model::error::Error;
+use hooklens_model::tokens::read_json;
+
+use method::{Found, MethodArgs};
+use proof::ProofArgs;
+
+#[derive(Debug, Args)]
+pub(super) struct CircuitArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    #[command(flatten)]
+    pub(super) dtype: DtypeArg,
+    #[command(flatten)]
+    pub(super) process: ProcessArg,
+    #[command(flatten)]
+    pub(super) pairs: PairArgs,
+    /// What ablated edges carry in the clean runs; by default, what they carry in the run on the corrupted prompt
+    #[arg(long, value_enum)]
+    pub(super) ablate: Option<AblateArg>,
+    #[command(flatten)]
+    method: MethodArgs,
+    /// Number of edges to keep
+    #[arg(long, value_name = "N", conflicts_with = "share")]
+    pub(super) keep: Option<usize>,
+    /// Share of the model's edges to keep
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
+    pub(super) share: f64,
+    /// How edges are chosen from their scores
+    #[arg(long, value_enum, default_value = "top")]
+    pub(super) select: SelectArg,
+    /// Prove the circuit in this file instead of discovering one (the program's own JSON or MIB's)
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["keep", "share", "select"])]
+    pub(super) circuit: Option<PathBuf>,
+    /// Write the circuit to this file, to be read with --circuit
+    #[arg(long, value_name = "FILE.json")]
+    pub(super) save: Option<PathBuf>,
+    /// Write the scores and the circuit to this file in MIB's format
+    #[arg(long, value_name = "FILE.json", conflicts_with = "circuit")]
+    pub(super) save_mib: Option<PathBuf>,
+    #[command(flatten)]
+    proof: ProofArgs,
+    /// Stop before a run that needs more passes than this (a forward pass over one prompt counts 1, a backward pass 2)
+    #[arg(long, value_name = "PASSES")]
+    pub(super) budget: Option<usize>,
+    /// Print the number of passes and stop
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Number of edges to print
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(super) top: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) csv: CsvArg,
+    #[command(flatten)]
+    pub(super) picture: PngArg,
+    /// Write the result to a file: .json; .csv (the edges); .svg, .png or .html (the faithfulness curve)
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: Option<OutFile>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum SelectArg {
+    /// The largest scores by magnitude
+    Top,
+    /// The lowest scores, whose ablation lowers the metric most
+    MostHelpful,
+    /// Grown backward from the logits
+    Greedy,
+}
+
+impl SelectArg {
+    fn selection(self) -> Selection {
+        match self {
+            SelectArg::Top => Selection::Top,
+            SelectArg::MostHelpful => Selection::MostHelpful,
+            SelectArg::Greedy => Selection::Greedy,
+        }
+    }
+}
+
+pub(super) fn run(args: &CircuitArgs) -> CliResult {
+    let inputs =
+        || args.model.inputs().into_iter().chain(args.pairs.file().map(Into::into)).chain(args.circuit.clone());
+    for out in
+        [args.out.as_ref().map(|out| &out.path), args.save.as_ref(), args.save_mib.as_ref()].into_iter().flatten()
+    {
+        prepare(Some(out), Names::File, inputs())?;
+    }
+    args.method.check()?;
+    if !(0.0..=1.0).contains(&args.share) {
+        return Err(Failure::Usage(format!("--share is {}, but must be at least 0 and at most 1", args.share)));
+    }
+    let model = load("circuit", &args.model, &args.dtype, args.process)?;
+    let graph = EdgeGraph::of(&model)?;
+    let given = args.circuit.as_deref().map(|path| read(path, &graph)).transpose()?;
+    let bar = progress(1, "{msg:14} {bar:30} {percent} % {eta}");
+    let mut patching = args.pairs.read(&model)?.patching(&model, args.ablate)?;
+    if args.ablate.is_none() {
+        // Edges are ablated in the clean runs.
+        patching = patching.reversed();
+    }
+    let patching = patching.on_progress(|done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    let examples = patching.examples();
+    let discovery = if given.is_some() { 0 } else { args.method.passes(&graph, examples, args.share) };
+    let passes = discovery + args.proof.passes(examples);
+    if args.dry_run {
+        note(format!("about {passes} passes over a prompt ({} edges, {examples} prompts)", graph.len()));
+        return Ok(());
+    }
+    if let Some(budget) = args.budget.filter(|budget| passes > *budget) {
+        let message = format!(
+            "this run needs about {passes} passes over a prompt, more than --budget {budget}; use fewer prompts, \
+             --steps or another --method, or a larger budget"
+        );
+        return Err(Failure::Usage(message));
+    }
+    bar.set_message("discovering");
+    let (scores, circuit) = match given {
+        Some(given) => (None, given),
+        None => {
+            let found = args.method.discover(&patching, args.share)?;
+            let circuit = chosen(args, &found)?;
+            (found.scores, circuit)
+        }
+    };
+    bar.set_message("proving");
+    let statistics = Statistics::new().resamples(1000).seed(args.proof.seed);
+    let proof = args.proof.prove(&patching, scores.as_ref(), &circuit, args.select.selection(), &statistics)?;
+    bar.finish_and_clear();
+    if let Some(path) = &args.save {
+        write(path, format!("{}\n", circuit.to_json()).as_bytes())?;
+        said(path)?;
+    }
+    if let Some(path) = &args.save_mib {
+        let Some(scores) = &scores else {
+            return Err(Failure::Usage("--save-mib needs scores, which --method acdc does not give".into()));
+        };
+        write(path, scores.to_mib(&model, &circuit)?.as_bytes())?;
+        said(path)?;
+    }
+    report::report(args, &model, examples, scores.as_ref(), &circuit, &proof)
+}
+
+/// The circuit that was discovered, or that has the best scores.
+fn chosen(args: &CircuitArgs, found: &Found) -> Result<Circuit, Failure> {
+    let scores = match (&found.circuit, &found.scores) {
+        (Some(circuit), _) => return Ok(circuit.clone()),
+        (None, Some(scores)) => scores,
+        (None, None) => return Err(Failure::Failed("the method found neither scores nor a circuit".into())),
+    };
+    let edges = scores.graph().len();
+    let count = args.keep.unwrap_or((edges as f64 * args.share) as usize);
+    if count > edges {
+        note(format!("the model has only {edges} edges, fewer than --keep {count}"));
+    }
+    let circuit = match args.select {
+        SelectArg::Top => Circuit::top(scores, count),
+        SelectArg::MostHelpful => Circuit::most_helpful(scores, count),
+        SelectArg::Greedy => Circuit::greedy(scores, count),
+    };
+    let circuit = circuit.map_err(Error::from)?;
+    let pruned = circuit.pruned();
+    if pruned.len() < circuit.len() {
+        note(format!(
+            "{} of {count} edges are on no path from the embedding to the logits and were removed",
+            circuit.len() - pruned.len()
+        ));
+    }
+    Ok(pruned)
+}
+
+fn read(path: &Path, graph: &EdgeGraph) -> Result<Circuit, Failure> {
+    let value = read_json(path.into()).map_err(Error::from)?;
+    Circuit::from_json(graph, &value.to_string())
+        .map_err(|error| Failure::Failed(format!("can't read {}: {error}", path.display()).into()))
+}
