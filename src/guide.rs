@@ -13,6 +13,9 @@ mod attribution {}
 #[doc = include_str!("../docs/circuits.md")]
 mod circuits {}
 
+#[doc = include_str!("../docs/proving_circuits.md")]
+mod proving_circuits {}
+
 #[doc = include_str!("../docs/attribution_graphs.md")]
 mod attribution_graphs {}
 

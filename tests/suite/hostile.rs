@@ -460,6 +460,7 @@ fn outputs_are_not_inputs() {
         ("patch", &pairs_of, &config),
         ("attribute", &["--to", "edges", pairs_of[0], pairs_of[1]], &pairs),
         ("attribute", &["--prompt", "When Mary", "--answer", "John"], &config),
+        ("circuit", &pairs_of, &pairs),
         ("lens", &prompt, &config),
         ("lens", &prompt, &link),
         ("attention", &prompt, &config),

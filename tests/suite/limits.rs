@@ -32,6 +32,7 @@ fn commands() -> Vec<Vec<&'static str>> {
         with(&["patch"], &["--ioi", "2", "--at", "*hook_z", "--per", "head", "--out", "o.csv"]),
         with(&["attribute"], &["--prompt", PROMPT, "--answer", "Mary", "--out", "o.csv"]),
         with(&["attribute"], &["--to", "edges", "--ioi", "1", "--out", "o.json"]),
+        with(&["circuit"], &["--ioi", "2", "--adversary-steps", "1", "--subsets", "1", "--out", "o.svg"]),
         with(&["lens"], &["--prompt", PROMPT, "--out", "o.svg"]),
         with(&["lens"], &["--prompt", PROMPT, "--out", "o.png"]),
         with(&["heads"], &["--out", "o.csv"]),

@@ -13,6 +13,7 @@ mod belonging;
 mod cache;
 mod cache_laws;
 mod cache_systems;
+mod circuit_command;
 mod circuit_laws;
 mod circuit_parity;
 mod circuit_proofs;

@@ -150,6 +150,7 @@ fn writers(folder: &Path) -> Vec<(Vec<String>, std::path::PathBuf)> {
     add("p.csv", &[&["patch"], &ioi, &pair], "--out");
     add("a.json", &[&["attribute"], &ioi, &["--prompt", CLEAN, "--answer", "Mary"]], "--out");
     add("e.csv", &[&["attribute", "--to", "edges"], &ioi, &pair], "--out");
+    add("c.json", &[&["circuit", "--adversary-steps", "1", "--subsets", "1"], &ioi, &pair], "--save");
     add("l.csv", &[&["lens"], &ioi, &["--prompt", CLEAN]], "--out");
     add("h.csv", &[&["heads"], &ioi], "--out");
     add("t.html", &[&["attention"], &ioi, &["--prompt", CLEAN]], "--out");

@@ -32,6 +32,8 @@ fn cases() -> Vec<Case> {
         case("attribute", "attribute --prompt PROMPT --answer Mary --wrong John"),
         case("attribute", "attribute --to layers --ioi 3"),
         case("edges", "attribute --to edges --ioi 2"),
+        case("circuit", "circuit --ioi 2 --subsets 2 --adversary-steps 1 --minimality --keep 12"),
+        case("circuit", "circuit --ioi 1 --subsets 0 --adversary-steps 0 --method acdc --threshold 0.5"),
         case("lens", "lens --prompt PROMPT --answer Mary"),
         case("lens", "lens --tokens 1,2,3"),
         case("heads", "heads"),
@@ -166,7 +168,7 @@ fn files_hold_what_json_prints() {
     let folder = folder();
     for case in cases()
         .iter()
-        .filter(|case| ["patch", "attribute", "edges", "lens", "heads", "attention"].contains(&case.result))
+        .filter(|case| ["patch", "attribute", "edges", "circuit", "lens", "heads", "attention"].contains(&case.result))
     {
         let output = ran(case, &["--json", "--out", "result.json"], folder.path());
         assert!(output.status.success(), "{:?}: {}", case.arguments, text(&output.stderr));

@@ -13,8 +13,20 @@ use hooklens_data::dump::DumpModel;
 static INVOCATION: OnceLock<(fn() -> Command, ArgMatches)> = OnceLock::new();
 
 /// Options that change where a result goes, but not the result.
-const NOT_SETTINGS: [&str; 10] =
-    ["out", "json", "quiet", "spreadsheet_safe", "color_range", "colormap", "png_scale", "resume", "help", "version"];
+const NOT_SETTINGS: [&str; 12] = [
+    "out",
+    "save",
+    "save_mib",
+    "json",
+    "quiet",
+    "spreadsheet_safe",
+    "color_range",
+    "colormap",
+    "png_scale",
+    "resume",
+    "help",
+    "version",
+];
 
 /// Length, in bytes, from which JSON in files is written without indentation.
 const LARGE: usize = 1 << 20;

@@ -154,14 +154,18 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
     bar.finish_and_clear();
     if let Some(path) = &args.save {
         write(path, format!("{}\n", circuit.to_json()).as_bytes())?;
-        said(path)?;
+        if !args.json {
+            said(path)?;
+        }
     }
     if let Some(path) = &args.save_mib {
         let Some(scores) = &scores else {
             return Err(Failure::Usage("--save-mib needs scores, which --method acdc does not give".into()));
         };
         write(path, scores.to_mib(&model, &circuit)?.as_bytes())?;
-        said(path)?;
+        if !args.json {
+            said(path)?;
+        }
     }
     report::report(args, &model, examples, scores.as_ref(), &circuit, &proof)
 }

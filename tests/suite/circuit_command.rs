@@ -1,0 +1,112 @@
+//! `hooklens circuit`.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::program;
+
+const QUICK: [&str; 4] = ["--subsets", "2", "--adversary-steps", "2"];
+
+fn circuit(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut program = program();
+    program.current_dir(folder).args(["circuit", "--model", "embedded:ioi"]).args(arguments);
+    let done = program.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (done.status.code(), text(done.stdout), text(done.stderr))
+}
+
+fn json(folder: &Path, arguments: &[&str]) -> Value {
+    let arguments = [&["--json"], &QUICK[..], arguments].concat();
+    let (code, stdout, stderr) = circuit(folder, &arguments);
+    assert_eq!(code, Some(0), "{stderr}");
+    serde_json::from_str(&stdout).unwrap()
+}
+
+#[test]
+fn saved_circuits_are_proven_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let found = json(folder.path(), &["--ioi", "6", "--share", "0.1", "--save", "own.json", "--save-mib", "mib.json"]);
+    assert!(found["faithfulness"].as_f64().unwrap() > 0.8, "{found}");
+    assert!(found["curve"]["cpr"].as_f64().unwrap() > 0.8);
+    assert!(found["adversary"]["worst"].as_f64().unwrap() <= found["faithfulness"].as_f64().unwrap() + 1e-9);
+    for file in ["own.json", "mib.json"] {
+        let again = json(folder.path(), &["--ioi", "6", "--circuit", file]);
+        let [first, second] = [&found, &again].map(|own| own["faithfulness"].as_f64().unwrap());
+        assert!((first - second).abs() < 1e-6, "{file}: {first}, {second}");
+        assert_eq!(again["edges"].as_array().unwrap().len(), found["edges"].as_array().unwrap().len());
+        assert!(again["curve"].is_null() && again["stability"].is_null());
+    }
+    // Equal seeds give equal results.
+    assert_eq!(json(folder.path(), &["--ioi", "6", "--share", "0.1"]), found);
+}
+
+#[test]
+fn every_method_and_ablation_reports() {
+    let folder = tempfile::tempdir().unwrap();
+    for arguments in [
+        &["--method", "eap"][..],
+        &["--method", "eap-ig", "--steps", "2", "--select", "greedy"],
+        &["--method", "exact", "--select", "most-helpful"],
+        &["--method", "learned-masks", "--steps", "10"],
+        &["--method", "acdc", "--threshold", "0.3"],
+        &["--ablate", "zero"],
+        &["--ablate", "mean", "--out", "curve.svg"],
+        &["--out", "edges.csv"],
+        &["--out", "curve.png"],
+    ] {
+        let (code, stdout, stderr) = circuit(folder.path(), &[&["--ioi", "3"], &QUICK[..], arguments].concat());
+        assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+        assert!(stdout.contains("faithfulness") && stdout.contains("adversarial ablation"), "{stdout}");
+    }
+    let csv = std::fs::read_to_string(folder.path().join("edges.csv")).unwrap();
+    assert!(csv.starts_with("sender,receiver,score,inclusion,loss\n") && csv.lines().count() > 10, "{csv}");
+    assert!(std::fs::read_to_string(folder.path().join("curve.svg")).unwrap().contains("</svg>"));
+}
+
+#[test]
+fn budgets_and_estimates_stop_before_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, stdout, stderr) = circuit(folder.path(), &["--ioi", "5", "--dry-run", "--save", "c.json"]);
+    assert_eq!((code, stdout.as_str()), (Some(0), ""));
+    assert!(stderr.contains("passes over a prompt (479 edges, 5 prompts)"), "{stderr}");
+    assert!(!folder.path().join("c.json").exists());
+    let (code, _, stderr) = circuit(folder.path(), &["--ioi", "5", "--method", "exact", "--budget", "1000"]);
+    assert!(code == Some(2) && stderr.contains("more than --budget 1000"), "{stderr}");
+}
+
+#[test]
+fn circuits_that_do_not_fit_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("edge.json", r#"{"format": "hooklens circuit 1", "edges": [["L0H0", "L9H0.q"]]}"#);
+    write("weights.json", r#"{"format": "hooklens circuit 1", "model": "ab", "edges": []}"#);
+    write("null.json", "null");
+    write("text.json", "{\"format\": ");
+    write(
+        "same.jsonl",
+        r#"{"clean": "When Mary and", "corrupted": "When Mary and", "answer": "John", "wrong": "Tom"}"#,
+    );
+    let ioi = ["--ioi", "2"];
+    for (arguments, code, expected) in [
+        (&[ioi[0], ioi[1], "--circuit", "edge.json"][..], 1, "no receiver `L9H0.q`; did you mean"),
+        (&[ioi[0], ioi[1], "--circuit", "weights.json"], 1, "weights hash to ab"),
+        (&[ioi[0], ioi[1], "--circuit", "null.json"], 1, "not a circuit"),
+        (&[ioi[0], ioi[1], "--circuit", "text.json"], 1, "text.json"),
+        (&[ioi[0], ioi[1], "--circuit", "missing.json"], 1, "missing.json"),
+        (&["--pairs", "same.jsonl"], 2, "there is nothing to measure"),
+        (&[ioi[0], ioi[1], "--method", "acdc"], 2, "--method acdc requires --threshold"),
+        (&[ioi[0], ioi[1], "--method", "eap", "--steps", "4"], 2, "--steps requires"),
+        (&[ioi[0], ioi[1], "--steps", "0"], 1, "the number of steps is 0"),
+        (&[ioi[0], ioi[1], "--share", "1.5"], 2, "--share is 1.5"),
+        (&[ioi[0], ioi[1], "--share", "nan"], 2, "--share is NaN"),
+        (
+            &[ioi[0], ioi[1], "--method", "acdc", "--threshold", "1", "--save-mib", "m.json"],
+            2,
+            "--save-mib needs scores",
+        ),
+    ] {
+        let (given, _, stderr) = circuit(folder.path(), &[&QUICK[..], arguments].concat());
+        assert!(given == Some(code) && stderr.contains(expected), "{arguments:?}: {given:?} {stderr}");
+    }
+}
