@@ -71,6 +71,36 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(cases(30))]
+
+    /// If everything after the softmax is linear, recomputing the softmax gives the effect of patching a query or a key,
+    /// which the gradient alone does not.
+    #[test]
+    fn recomputed_patterns_are_exact(seed in any::<u64>(), kinds in any::<[bool; 3]>()) {
+        let [rotary, groups, sinks] = kinds;
+        let config = TransformerConfig::new(2, 16, 4, 20, 32).with_attn_only(true).with_norm(hooklens::NormKind::None);
+        let config = if groups { config.with_kv_heads(2) } else { config };
+        let config = if rotary { config.with_positional(hooklens::Positional::Rotary(hooklens::Rotary { dim: 8, base: 1000.0, adjacent_pairs: false, scaling: None })) } else { config };
+        let model = random_model(config.with_attn_sinks(sinks), seed);
+        let patching = patching(&model);
+        let by_head = |point: &str, head| Sites::new(point).per([Axis::Pos, head]);
+        let key_head = if groups { Axis::KvHead } else { Axis::Head };
+        for (estimated, sites) in [
+            (patching.query_attribution().unwrap(), by_head("*attn.hook_q", Axis::Head)),
+            (patching.key_attribution().unwrap(), by_head("*attn.hook_k", key_head)),
+        ] {
+            let real = patching.sweep(&sites).unwrap();
+            prop_assert_eq!(estimated.values.axes(), real.values.axes());
+            // Earlier layers act through the softmax of the last.
+            let last = |result: &hooklens::patching::PatchingResult| result.values.values().index_axis(ndarray::Axis(0), 1).to_owned();
+            for (given, wanted) in last(&estimated).iter().zip(&last(&real)) {
+                prop_assert!((given - wanted).abs() < 1e-5 * wanted.abs().max(1.0), "{given} for {wanted}");
+            }
+        }
+    }
+}
+
 /// Gradients integrated along the path from one embedding to the other sum to the difference.
 #[test]
 fn integrated_edges_of_the_embedding_are_complete() {

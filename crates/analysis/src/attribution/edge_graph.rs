@@ -17,7 +17,7 @@ use hooklens_model::model::{DecoderChecks, HookedTransformer, Identified};
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let graph = EdgeGraph::of(&model)?;
-/// assert_eq!((graph.senders().len(), graph.receivers().len(), graph.len()), (1 + 16 + 4, 3 * 16 + 4 + 1, 527));
+/// assert_eq!((graph.senders().len(), graph.receivers().len(), graph.len()), (1 + 16 + 4, 3 * 16 + 4 + 1, 479));
 /// assert!(graph.contains(Sender::Head(0, 1), Receiver::Query(1, 3)));
 /// assert!(!graph.contains(Sender::Head(1, 3), Receiver::Query(1, 3)));
 /// # Ok::<(), hooklens::Error>(())

@@ -5,6 +5,7 @@ mod edge_graph;
 mod edges;
 mod nodes;
 mod norm_gradient;
+mod queries_and_keys;
 
 pub use edge_graph::EdgeGraph;
 pub use edges::{EdgeScores, Gradient, Sender};

@@ -26,7 +26,7 @@ use hooklens_model::error::Result;
 /// let patching = Patching::ablating(&model, clean, Ablation::Resample(corrupted.into()), metric)?;
 /// let scores = patching.edges(Gradient::Integrated(5))?;
 /// let circuit = Circuit::top(&scores, 60)?.pruned();
-/// println!("{circuit}: {}", patching.run_circuits(&[circuit.clone()])?.metric[[0, 0]]);
+/// println!("{circuit}: {:.2}", patching.run_circuits(std::slice::from_ref(&circuit))?.faithfulness()?[0]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]

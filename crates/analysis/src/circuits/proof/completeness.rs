@@ -5,6 +5,8 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::attribution::Sender;
 use crate::circuits::Circuit;
+#[cfg(doc)]
+use crate::error::CircuitError;
 use crate::patching::{Patching, Receiver};
 use hooklens_model::error::Result;
 

@@ -1,0 +1,219 @@
+//! AtP* (Kramár et al. 2024) for queries and keys: the softmax is recomputed, and only the rest is linear.
+
+use hooklens_hooks::{Axis, PointId};
+use ndarray::ArrayD;
+
+use crate::patching::{Found, Layout, Patching, PatchingResult, Sites};
+use hooklens_model::config::{Layers, Positional, Settings};
+use hooklens_model::driver::{ForwardOptions, HookedModel};
+use hooklens_model::error::{InputError, Result};
+use hooklens_model::model::DecoderChecks;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patched {
+    Queries,
+    Keys,
+}
+
+impl Patching<'_> {
+    /// Estimates the effects of patching each query, `[layer, pos, head]`, with the fix of AtP* (Kramár et al. 2024): the
+    /// attention pattern with the patched query is computed exactly, and its effect by the gradient at the pattern. A
+    /// saturated softmax, whose gradient is zero, no longer hides an effect. The labels are those of a sweep over
+    /// `*attn.hook_q` per position and head.
+    ///
+    /// ```
+    /// use hooklens::hook::Axis;
+    /// use hooklens::patching::{Metric, Patching, Sites};
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let clean = "When Mary and John went to the store, John gave a drink to";
+    /// let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// let patching = Patching::new(&model, clean, corrupted, Metric::logit_diff(&model, "Mary", "John")?)?;
+    /// let estimated = patching.query_attribution()?;
+    /// let real = patching.sweep(&Sites::new("*attn.hook_q").per([Axis::Pos, Axis::Head]))?;
+    /// assert_eq!(estimated.mean().axes(), real.mean().axes());
+    /// assert_eq!(patching.key_attribution()?.mean().values().shape(), [4, 15, 4]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails for ablations (they have no paired prompts), for prompts of different lengths, and for models with layers
+    /// without attention, latent attention, a soft cap of attention scores or scores that grow with the position;
+    /// otherwise, same as [`Patching::attribution`].
+    pub fn query_attribution(&self) -> Result<PatchingResult> {
+        self.recomputed(Patched::Queries)
+    }
+
+    /// Like [`Patching::query_attribution`], for each key, `[layer, pos, kv_head]`. With grouped-query attention, a key
+    /// changes the patterns of all heads that share it.
+    ///
+    /// # Errors
+    /// Same as [`Patching::query_attribution`].
+    pub fn key_attribution(&self) -> Result<PatchingResult> {
+        self.recomputed(Patched::Keys)
+    }
+
+    fn recomputed(&self, patched: Patched) -> Result<PatchingResult> {
+        const WHAT: &str = "AtP* for queries and keys";
+        let model = self.model();
+        let config = model.config();
+        model.check_attends(WHAT)?;
+        if !self.is_paired() {
+            return Err(InputError::NeedsPairs { what: WHAT }.into());
+        }
+        if config.latent().is_some() {
+            return Err(InputError::Latent { what: WHAT }.into());
+        }
+        let layers = 0..config.n_layers();
+        if config.attn_scores_soft_cap().is_some()
+            || layers.clone().any(|layer| config.query_growth_of(layer).is_some())
+        {
+            let with = "attention scores that are capped or grow with the position";
+            return Err(InputError::NotDefined { what: WHAT, with }.into());
+        }
+        // The products of queries and keys are taken after the rotation, if there is one.
+        let rotated =
+            |layer: usize| matches!(config.positional(), Positional::Rotary(_)) && config.rotary(layer).is_some();
+        let names = |letter: char| -> Vec<String> {
+            let name = |layer: usize| match rotated(layer) {
+                true => format!("blocks.{layer}.attn.hook_rot_{letter}"),
+                false => format!("blocks.{layer}.attn.hook_{letter}"),
+            };
+            layers.clone().map(name).collect()
+        };
+        let (queries, keys) = (names('q'), names('k'));
+        let sites = match patched {
+            Patched::Queries => Sites::new("*attn.hook_q").per([Axis::Pos, Axis::Head]),
+            Patched::Keys if config.n_kv_heads_of(0) == config.n_heads() => {
+                Sites::new("*attn.hook_k").per([Axis::Pos, Axis::Head])
+            }
+            Patched::Keys => Sites::new("*attn.hook_k").per([Axis::Pos, Axis::KvHead]),
+        };
+        let points = sites.resolve(model.catalog())?;
+        let prompts: Vec<&Vec<u32>> = self.base.iter().collect();
+        let changed = if patched == Patched::Queries { &queries } else { &keys };
+        let ids: Vec<PointId> = changed.iter().map(|name| model.catalog().find(name)).collect::<Result<_, _>>()?;
+        let mut layout: Option<Layout> = None;
+        let found = self.each_example(&ids, |example| {
+            let recorded: Vec<&str> =
+                queries.iter().chain(&keys).map(String::as_str).chain(["*attn.hook_pattern"]).collect();
+            let (output, baseline) = example.with_gradients(ForwardOptions::new().record(recorded))?;
+            let cache = &output.cache;
+            let source = example.source(cache, &ids)?;
+            let host = |name: &str| Ok::<_, hooklens_model::error::Error>(cache.activation(name)?.to_ndarray()?);
+            let mut values = Vec::new();
+            for layer in layers.clone() {
+                let pattern = format!("blocks.{layer}.attn.hook_pattern");
+                let layer_values = Recomputed {
+                    pattern: host(&pattern)?,
+                    gradient: host(&format!("{pattern}_grad"))?,
+                    base: host(&changed[layer])?,
+                    source: source.values[&ids[layer]].to_ndarray()?,
+                    other: host(if patched == Patched::Queries { &keys[layer] } else { &queries[layer] })?,
+                    divisor: config.score_divisor(layer),
+                };
+                let effects = match patched {
+                    Patched::Queries => layer_values.of_queries(),
+                    Patched::Keys => layer_values.of_keys(),
+                };
+                values.extend(effects.into_iter().map(|effect| baseline + effect));
+            }
+            let shape_of = |id: PointId| -> Result<Vec<usize>> {
+                let layer = model.catalog().info(id).layer.unwrap_or(0);
+                Ok(cache.activation(&*changed[layer])?.shape().to_vec())
+            };
+            match &layout {
+                Some(layout) => layout.check(example.number, &points, &shape_of)?,
+                None => layout = Some(Layout::new(model, &points, &prompts, &shape_of)?),
+            }
+            Ok(Found { baseline, source: source.metric, values })
+        })?;
+        Ok(PatchingResult::new(layout.map(|layout| layout.axes).unwrap_or_default(), &found))
+    }
+}
+
+/// One layer's activations.
+struct Recomputed {
+    /// The pattern and the gradient at it, `[1, head, query, key]`.
+    pattern: ArrayD<f32>,
+    gradient: ArrayD<f32>,
+    /// The patched queries or keys in both runs, and the others in the unpatched run, `[1, pos, head, d_head]`.
+    base: ArrayD<f32>,
+    source: ArrayD<f32>,
+    other: ArrayD<f32>,
+    divisor: f64,
+}
+
+impl Recomputed {
+    /// Change of a score: the product of a changed vector and one of the other kind.
+    fn change(&self, pos: usize, head: usize, other_pos: usize, other_head: usize) -> f64 {
+        let d_head = self.base.shape()[3];
+        let product = (0..d_head).map(|at| {
+            let change = f64::from(self.source[[0, pos, head, at]]) - f64::from(self.base[[0, pos, head, at]]);
+            change * f64::from(self.other[[0, other_pos, other_head, at]])
+        });
+        product.sum::<f64>() / self.divisor
+    }
+
+    fn at(&self, head: usize, query: usize, key: usize) -> (f64, f64) {
+        let at = [0, head, query, key];
+        (f64::from(self.pattern[at]), f64::from(self.gradient[at]))
+    }
+
+    /// Effects of each query, `[pos, head]`.
+    fn of_queries(&self) -> Vec<f64> {
+        let [heads, queries, keys] = [1, 2, 3].map(|axis| self.pattern.shape()[axis]);
+        let group = heads / self.other.shape()[2];
+        let mut effects = Vec::with_capacity(queries * heads);
+        for query in 0..queries {
+            for head in 0..heads {
+                // What a sink takes, if the model has them; its score does not change.
+                let mut sum = 1.0 - (0..keys).map(|key| self.at(head, query, key).0).sum::<f64>();
+                let (mut before, mut after) = (0.0, 0.0);
+                for key in 0..keys {
+                    let (share, slope) = self.at(head, query, key);
+                    if share > 0.0 {
+                        let grown = share * self.change(query, head, key, head / group).exp();
+                        sum += grown;
+                        before += share * slope;
+                        after += grown * slope;
+                    }
+                }
+                effects.push(after / sum - before);
+            }
+        }
+        effects
+    }
+
+    /// Effects of each key, `[pos, kv_head]`.
+    fn of_keys(&self) -> Vec<f64> {
+        let [heads, queries, keys] = [1, 2, 3].map(|axis| self.pattern.shape()[axis]);
+        let kv_heads = self.base.shape()[2];
+        let group = heads / kv_heads;
+        let mut effects = Vec::with_capacity(keys * kv_heads);
+        for key in 0..keys {
+            for kv_head in 0..kv_heads {
+                let mut effect = 0.0;
+                for head in kv_head * group..(kv_head + 1) * group {
+                    for query in 0..queries {
+                        let (share, slope) = self.at(head, query, key);
+                        if share == 0.0 {
+                            continue;
+                        }
+                        let before: f64 = (0..keys)
+                            .map(|other| {
+                                let (share, slope) = self.at(head, query, other);
+                                share * slope
+                            })
+                            .sum();
+                        let grown = share * self.change(key, kv_head, query, head).exp();
+                        let sum = 1.0 - share + grown;
+                        effect += (before + (grown - share) * slope) / sum - before;
+                    }
+                }
+                effects.push(effect);
+            }
+        }
+        effects
+    }
+}
