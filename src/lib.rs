@@ -38,6 +38,7 @@
 //! | trace a prediction back to features | [`attribution::graph`] |
 //! | score heads, steer, find top examples | [`experiments`] |
 //! | generate text, with hooks | [`generation`] |
+//! | generate pairs of prompts for patching | [`prompt_sets`] |
 //! | reuse keys and values | [`KeyValueCache`], [`CacheKind`] |
 //! | run encoders and encoder-decoders | [`encoder`], [`encoder_decoder`] |
 //! | plot | [`plot`], [`LabeledArray`] |
@@ -78,6 +79,7 @@ pub mod patching;
 #[cfg(feature = "plot")]
 pub mod plot;
 pub mod prelude;
+pub mod prompt_sets;
 pub mod statistics;
 
 /// Re-export of the Burn version that hooklens uses. Its tensors have the types that hooklens takes and returns.

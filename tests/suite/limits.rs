@@ -25,6 +25,7 @@ fn commands() -> Vec<Vec<&'static str>> {
         with(&["hooks"], &[]),
         with(&["info"], &[]),
         with(&["vocabulary"], &[]),
+        with(&["prompts", "ioi"], &["--count", "50", "--out", "o.jsonl"]),
         with(&["dump"], &["--prompt", PROMPT, "--hooks", "*", "--out", "o.safetensors"]),
         with(&["dump"], &["--prompts", "prompts.txt", "--hooks", "*", "--batch-size", "2", "--out", "folder"]),
         with(&["dump"], &["--prompts", "prompts.txt.gz", "--hooks", "blocks.0.hook_resid_post", "--out", "folder"]),

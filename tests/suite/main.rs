@@ -123,6 +123,7 @@ mod once {
     mod nulls;
     mod packed_dumps;
     mod pictures;
+    mod prompt_sets;
     mod refused_files;
     pub(crate) mod shell;
     mod special_files;

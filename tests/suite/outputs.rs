@@ -157,6 +157,7 @@ fn writers(folder: &Path) -> Vec<(Vec<String>, std::path::PathBuf)> {
     add("g.html", &[&["graph"], &ioi, &["--prompt", "When Mary and John went"]], "--out");
     add("gj.json", &[&["graph", "--json"], &ioi, &["--prompt", "When Mary and John went"]], "--out");
     add("d.safetensors", &[&["dump"], &ioi, &["--prompt", CLEAN, "--hooks", "*hook_z"]], "--out");
+    add("q.jsonl", &[&["prompts", "ioi"], &ioi], "--out");
     add("n.ipynb", &[&["notebook"]], "");
     add("man", &[&["man"]], "--out");
     let dictionary = ["--dictionary", "embedded:ioi-transcoders", "--layer", "1", "--prompt", CLEAN];
@@ -246,12 +247,13 @@ fn files_are_written_though_nothing_can_be_printed() {
 #[test]
 fn what_cannot_be_printed_is_an_error() {
     let model = ["--model", "embedded:induction"];
-    let commands: [&[&str]; 6] = [
+    let commands: [&[&str]; 7] = [
         &["completions", "bash"],
         &["man"],
         &[&["hooks"], &model[..]].concat(),
         &[&["info", "--json"], &model[..]].concat(),
         &[&["vocabulary"], &model[..]].concat(),
+        &["prompts", "ioi", "--model", "embedded:ioi"],
         &[&["generate", "--prompt", "red fox", "--max-new-tokens", "2"], &model[..]].concat(),
     ];
     for arguments in commands {

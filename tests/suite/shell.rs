@@ -57,6 +57,7 @@ fn completions_know_models_and_their_points() {
     assert_eq!(offered(&["vocab"]), ["vocabulary"]);
     assert_eq!(offered(&["features", "tra"]), ["train"]);
     assert_eq!(offered(&["patch", "--per", "hea"]), ["head"]);
+    assert_eq!(offered(&["prompts", "g"]), ["greater-than", "gender-bias"]);
     assert_eq!(offered(&["hooks", "--model", "embedded", ":"]), ["induction", "ioi"]);
     assert_eq!(offered(&["hooks", "--model", "=", "embedded", ":", "ind"]), ["induction"]);
     assert_eq!(offered(&["features", "eval", "--dictionary", "embedded", ":", "ioi-s"]), ["ioi-sae"]);

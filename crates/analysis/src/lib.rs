@@ -15,5 +15,6 @@ pub mod labeled;
 pub mod lens;
 mod nested_lists;
 pub mod patching;
+pub mod prompt_sets;
 pub mod statistics;
 pub mod tensor_ext;

@@ -21,6 +21,7 @@ use super::merge::MergeArgs;
 use super::notebook::NotebookArgs;
 use super::parity::ParityArgs;
 use super::patch::PatchArgs;
+use super::prompts::PromptsArgs;
 #[cfg(feature = "remote")]
 use super::serve::ServeArgs;
 use super::vocabulary::VocabularyArgs;
@@ -71,6 +72,11 @@ pub(super) enum Command {
   hooklens generate --model embedded:ioi --prompt 'When Mary and John' \\
     --max-new-tokens 9 --temperature 0.8 --top-p 0.95 --seed 7")]
     Generate(Box<GenerateArgs>),
+    /// Generate pairs of clean and corrupted prompts for `patch --pairs`
+    #[command(after_help = "Examples:
+  hooklens prompts ioi --model embedded:ioi --count 20 --out pairs.jsonl
+  hooklens patch --model embedded:ioi --pairs pairs.jsonl")]
+    Prompts(PromptsArgs),
     /// Activation patching: replace activations in one prompt's run with activations from another's
     #[command(after_help = "Examples:
   hooklens patch --model embedded:ioi --ioi 20 --out patch.svg

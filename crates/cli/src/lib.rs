@@ -46,6 +46,7 @@ mod patch;
 mod picture_args;
 mod progress;
 mod prompt_files;
+mod prompts;
 mod replacement;
 #[cfg(feature = "remote")]
 mod serve;
@@ -118,6 +119,7 @@ pub fn main() -> ExitCode {
         Command::Vocabulary(args) => vocabulary::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Generate(args) => generate::run(&args),
+        Command::Prompts(args) => prompts::run(&args),
         Command::Patch(args) => patch::run(&args),
         Command::Attribute(args) => attribute::run(&args),
         Command::Circuit(args) => circuit::run(&args),

@@ -4,6 +4,7 @@ mod analysis;
 mod circuit;
 mod matrix;
 mod patch;
+mod prompt_set;
 mod statistics;
 
 use hooklens_model::error::Error;
@@ -12,6 +13,7 @@ pub use analysis::AnalysisError;
 pub use circuit::CircuitError;
 pub use matrix::MatrixError;
 pub use patch::PatchError;
+pub use prompt_set::PromptSetError;
 pub use statistics::StatisticsError;
 
 impl From<AnalysisError> for Error {
@@ -40,6 +42,12 @@ impl From<PatchError> for Error {
 
 impl From<StatisticsError> for Error {
     fn from(error: StatisticsError) -> Self {
+        Error::Other(error.into())
+    }
+}
+
+impl From<PromptSetError> for Error {
+    fn from(error: PromptSetError) -> Self {
         Error::Other(error.into())
     }
 }
