@@ -116,6 +116,7 @@ mod once {
     #[cfg(all(unix, not(feature = "libtorch")))]
     mod interrupted;
     mod limits;
+    mod mistakes;
     mod model_kinds;
     mod notebook;
     pub(crate) mod notebook_twins;

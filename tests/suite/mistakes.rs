@@ -5,7 +5,8 @@ use crate::support::program;
 
 const PROMPT: &str = "When Mary and John went to the store, John gave a drink to";
 const LONG: &str = "When Mary and John went to the store, John gave a drink to Mary When Mary and John went to the store, \
-                    John gave a drink to Mary When Mary and John went to the store, John gave a drink to Mary";
+                    John gave a drink to Mary When Mary and John went to the store, John gave a drink to Mary When Mary \
+                    and John went";
 
 /// A command without `hooklens` and `--model embedded:ioi`, and the parts of its message.
 type Mistake = (&'static str, &'static [&'static str]);
@@ -18,11 +19,10 @@ const MISTAKES: &[Mistake] = &[
     ("patch --model ./nothere --ioi 2", &["./nothere", "no such folder"]),
     ("dump --prompt P --hooks *hook_zz --out a", &["*hook_zz", "did you mean", "blocks.0.attn.hook_z"]),
     ("patch --ioi 2 --at *hook_zz", &["*hook_zz", "did you mean", "blocks.0.attn.hook_z"]),
-    ("features train --prompts prompts.txt --at blocks.2.hook_resid_pree --latents 8 --k 4 --out s", &[
-        "hook_resid_pree",
-        "did you mean",
-        "blocks.2.hook_resid_pre",
-    ]),
+    (
+        "features train --prompts prompts.txt --at blocks.2.hook_resid_pree --latents 8 --k 4 --out s",
+        &["hook_resid_pree", "did you mean", "blocks.2.hook_resid_pre"],
+    ),
     ("features find --dictionary embedded:ioi-sea --prompt P", &["embedded:ioi-sea", "ioi-sae"]),
     ("features eval --dictionary embedded:ioi-sea --prompts prompts.txt", &["embedded:ioi-sea", "ioi-sae"]),
     ("attribute --prompt P --answer Marry", &["Marry", "did you mean `Mary`", "hooklens vocabulary"]),
@@ -31,10 +31,10 @@ const MISTAKES: &[Mistake] = &[
     ("patch --ioi 2 --per posn", &["posn", "--per", "pos"]),
     ("dump --prompt P --device cudda --out a", &["cudda", "cuda:N"]),
     ("heads --device cudda", &["cudda", "cuda:N"]),
-    ("features train --prompts prompts.txt --at blocks.2.hook_resid_pre --latents 18446744073709551615 --k 4 --out s", &[
-        "--latents 18446744073709551615",
-        "is more than",
-    ]),
+    (
+        "features train --prompts prompts.txt --at blocks.2.hook_resid_pre --latents 18446744073709551615 --k 4 --out s",
+        &["--latents 18446744073709551615", "is more than"],
+    ),
     ("prompts oi", &["oi", "ioi", "greater-than"]),
     ("prompts ioi --count 0", &["--count", "0", "1..=100000"]),
     ("prompts ioi --count 100001", &["--count", "100001"]),
@@ -46,11 +46,17 @@ const MISTAKES: &[Mistake] = &[
     ("attention --prompt P --layers 7", &["--layers 7", "0 to 3"]),
     ("attention --prompt P --heads 4", &["--heads 4", "0 to 3"]),
     ("features find --dictionary embedded:ioi-transcoders --layer 9 --prompt P", &["layer 9", "0 to 3"]),
-    ("features show --dictionary embedded:ioi-transcoders --prompts prompts.txt --out x.html", &["4 layers", "--layer N"]),
+    (
+        "features show --dictionary embedded:ioi-transcoders --prompts prompts.txt --out x.html",
+        &["4 layers", "--layer N"],
+    ),
     ("features find --dictionary embedded:ioi-transcoders --prompt P", &["4 layers", "--layer N"]),
     ("lens --prompt P --positions 3..99", &["3..99", "15 positions"]),
     ("features find --dictionary embedded:ioi-sae --prompt P --position 99", &["99", "15 positions"]),
-    ("features show --dictionary embedded:ioi-sae --prompts prompts.txt --latents 999 --out x.html", &["999", "0 to 255"]),
+    (
+        "features show --dictionary embedded:ioi-sae --prompts prompts.txt --latents 999 --out x.html",
+        &["999", "0 to 255"],
+    ),
     ("graph --prompt P --set 9:14:12=0", &["layer 9", "0, 1, 2, 3"]),
     ("graph --prompt P --set 3:99:12=0", &["position 99", "0 to 14"]),
     ("generate --prompt P --set 3:14:999=0", &["latent 999", "0 to 255"]),
@@ -60,10 +66,10 @@ const MISTAKES: &[Mistake] = &[
     // Axes and shapes.
     ("patch --ioi 2 --at *attn.hook_z --per neuron", &["--per neuron", "hook_z", "head"]),
     ("patch --ioi 2 --per head", &["--per head", "hook_resid_pre", "pos"]),
-    ("features train --prompts prompts.txt --at blocks.2.attn.hook_pattern --latents 8 --k 4 --out s", &[
-        "blocks.2.attn.hook_pattern",
-        "query, key",
-    ]),
+    (
+        "features train --prompts prompts.txt --at blocks.2.attn.hook_pattern --latents 8 --k 4 --out s",
+        &["blocks.2.attn.hook_pattern", "query, key"],
+    ),
     // Lengths.
     ("dump --prompt LONG --out a", &["51", "48", "--truncate 48"]),
     ("generate --prompt LONG", &["48"]),
@@ -79,7 +85,10 @@ const MISTAKES: &[Mistake] = &[
     ("dump --prompts nofile.txt --out a", &["--prompts nofile.txt", "No such file"]),
     ("generate --prompts nofile.txt", &["--prompts nofile.txt", "No such file"]),
     ("merge --out nothere", &["--out nothere", "no such folder"]),
-    ("parity --reference nothere.safetensors", &["--reference nothere.safetensors", "no such file", "tokens and activations"]),
+    (
+        "parity --reference nothere.safetensors",
+        &["--reference nothere.safetensors", "no such file", "tokens and activations"],
+    ),
     // Units and forms of values.
     ("dump --prompt P --dtype f8 --out a", &["f8", "--dtype", "bf16"]),
     ("heads --dtype f8", &["f8", "--dtype", "bf16"]),
@@ -107,15 +116,18 @@ const MISTAKES: &[Mistake] = &[
     ("patch --prompt P --answer Mary", &["--prompt", "--clean"]),
     ("patch --model embedded:induction --ioi 2", &["--ioi", "pair 1", "Emma", "hooklens vocabulary"]),
     ("generate --prompt P --max-new-tokens 1000", &["--max-new-tokens 1000", "15 tokens", "48", "34"]),
-    ("features train --prompts prompts.txt --at blocks.2.hook_resid_post --latents 8 --k 4 --tokens 1X --out s", &[
-        "1X", "--tokens", "1M",
-    ]),
-    ("features train --prompts prompts.txt --at blocks.2.hook_resid_post --latents 8 --k 4 --tokens 1k --out s", &[
-        "--tokens 1000", "--batch-size 2048", "smaller",
-    ]),
-    ("features train --prompts prompts.txt --at blocks.2.hook_resid_post --latents 8 --out s", &[
-        "--k 32", "--latents 8",
-    ]),
+    (
+        "features train --prompts prompts.txt --at blocks.2.hook_resid_post --latents 8 --k 4 --tokens 1X --out s",
+        &["1X", "--tokens", "1M"],
+    ),
+    (
+        "features train --prompts prompts.txt --at blocks.2.hook_resid_post --latents 8 --k 4 --tokens 1k --out s",
+        &["--tokens 1000", "--batch-size 2048", "smaller"],
+    ),
+    (
+        "features train --prompts prompts.txt --at blocks.2.hook_resid_post --latents 8 --out s",
+        &["--k 32", "--latents 8"],
+    ),
     ("dump --prompt P --positions last --out a", &["last", "--positions", "-1"]),
     ("dump --prompts empty.txt --out a", &["empty.txt", "no prompts"]),
     ("dump --prompts json.txt --out a", &["json.txt", "json.txt.jsonl"]),
@@ -132,7 +144,8 @@ fn messages_say_what_to_do() {
     write("json.txt", "{\"text\": \"red fox\"}\n");
     write("prompts.txt", &format!("{PROMPT}\n"));
     write("misspelled.jsonl", &format!("{{\"clean\": {PROMPT:?}, \"corupted\": {PROMPT:?}, \"answer\": \"Mary\"}}\n"));
-    let short = format!("{{\"clean\": {PROMPT:?}, \"corrupted\": \"When\", \"answer\": \"Mary\", \"wrong\": \"John\"}}\n");
+    let short =
+        format!("{{\"clean\": {PROMPT:?}, \"corrupted\": \"When\", \"answer\": \"Mary\", \"wrong\": \"John\"}}\n");
     write("short.jsonl", &short);
     let mut poor = Vec::new();
     for (command, parts) in MISTAKES {
@@ -143,7 +156,8 @@ fn messages_say_what_to_do() {
         });
         let mut program = program();
         program.current_dir(folder.path()).args(words);
-        if !command.starts_with("info") && !command.starts_with("merge") && !command.contains("--model") {
+        let takes_no_model = ["info", "merge", "features info"].iter().any(|name| command.starts_with(name));
+        if !takes_no_model && !command.contains("--model") {
             program.args(["--model", "embedded:ioi"]);
         }
         let output = program.output().unwrap();

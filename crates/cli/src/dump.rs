@@ -193,7 +193,9 @@ fn context_exceeded(error: &(dyn std::error::Error + 'static)) -> Option<usize> 
     };
     let mut next = Some(error);
     while let Some(error) = next {
-        let input = error.downcast_ref().or_else(|| error.downcast_ref::<Error>().and_then(Error::downcast_ref));
+        // Errors of single prompts have a boxed error as their source.
+        let own = error.downcast_ref().or_else(|| error.downcast_ref::<Box<Error>>().map(|own| &**own));
+        let input = error.downcast_ref().or_else(|| own.and_then(Error::downcast_ref));
         if let Some(n_ctx) = input.and_then(of_input) {
             return Some(n_ctx);
         }
