@@ -82,6 +82,22 @@ const GRAYS: Stops = [
 /// The color of NaN.
 pub(super) const NONE: RGBColor = RGBColor(190, 190, 190);
 
+/// The color that faded cells are mixed with.
+const FADED: [u8; 3] = [228, 228, 228];
+/// The fraction of it in faded cells.
+const FADING: f64 = 0.8;
+
+/// A color that says that a value may be zero: nearly gray, with a trace of the color of the value.
+pub(super) fn faded(RGBColor(red, green, blue): RGBColor) -> RGBColor {
+    let mix = |own: u8, gray: u8| (f64::from(own) * (1.0 - FADING) + f64::from(gray) * FADING).round() as u8;
+    RGBColor(mix(red, FADED[0]), mix(green, FADED[1]), mix(blue, FADED[2]))
+}
+
+/// A color in CSS.
+pub(super) fn hex(RGBColor(red, green, blue): RGBColor) -> String {
+    format!("#{red:02x}{green:02x}{blue:02x}")
+}
+
 impl Scale {
     /// The scale that covers all these values: diverging around zero if any is negative, otherwise from zero.
     pub(super) fn of<'v>(values: impl Iterator<Item = &'v f64>) -> Self {
@@ -140,8 +156,7 @@ impl Scale {
 
     /// [`Scale::color`] as a CSS color.
     pub(super) fn hex(self, value: f64) -> String {
-        let RGBColor(red, green, blue) = self.color(value);
-        format!("#{red:02x}{green:02x}{blue:02x}")
+        hex(self.color(value))
     }
 
     /// An HTML legend of the scale.
@@ -159,13 +174,17 @@ impl Scale {
 
     /// Whether text on this color should be white rather than black, for the higher contrast (WCAG 2).
     pub(super) fn is_dark(self, value: f64) -> bool {
-        let RGBColor(red, green, blue) = self.color(value);
-        let linear = |part: u8| {
-            let part = f64::from(part) / 255.0;
-            if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
-        };
-        0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue) < 0.179
+        is_dark(self.color(value))
     }
+}
+
+/// Whether text on this color should be white rather than black, for the higher contrast (WCAG 2).
+pub(super) fn is_dark(RGBColor(red, green, blue): RGBColor) -> bool {
+    let linear = |part: u8| {
+        let part = f64::from(part) / 255.0;
+        if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+    };
+    0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue) < 0.179
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::color::{NONE, Scale};
+use super::color::{NONE, Scale, faded};
 use super::draw::{BLACK_INK, FINE, LABELS, NAMES};
 use super::number_text::short;
 use super::pen::{path, polygon, text, wide};
@@ -13,6 +13,8 @@ use crate::error::PlotError;
 const HEIGHT: f64 = 140.0;
 const WIDTH: f64 = 14.0;
 const STEPS: usize = 140;
+/// Height of a color below the bar, with the space above it.
+const LEGEND: f64 = 26.0;
 
 /// The colors of a scale, the numbers that they stand for, and what the numbers are.
 pub(super) struct ColorBar<'a> {
@@ -23,7 +25,12 @@ pub(super) struct ColorBar<'a> {
     pub(super) beyond: [bool; 2],
     /// Whether there are values without a number.
     pub(super) none: bool,
+    /// Whether cells whose interval contains zero are faded.
+    pub(super) faded: bool,
 }
+
+/// The lines of the legend of faded cells.
+const FADED: [&str; 2] = ["interval", "contains 0"];
 
 impl ColorBar<'_> {
     /// The texts beside the bar, from the top.
@@ -53,14 +60,16 @@ impl ColorBar<'_> {
 
     /// Width including the texts.
     pub(super) fn width(&self) -> f64 {
-        let ticks = self.ticks().iter().map(|tick| wide(tick, LABELS)).fold(24.0, f64::max);
+        let faded = FADED.iter().filter(|_| self.faded).map(|line| wide(line, LABELS));
+        let ticks = self.ticks().iter().map(|tick| wide(tick, LABELS)).chain(faded).fold(24.0, f64::max);
         WIDTH + 10.0 + ticks + self.lines().len() as f64 * (NAMES + 5.0)
     }
 
     /// Height including the texts.
     pub(super) fn height(&self) -> f64 {
-        let none = if self.none { 26.0 } else { 0.0 };
-        (HEIGHT + none).max(self.longest()) + LABELS
+        let none = if self.none { LEGEND } else { 0.0 };
+        let faded = if self.faded { LEGEND + LABELS } else { 0.0 };
+        (HEIGHT + none + faded).max(self.longest()) + LABELS
     }
 
     /// Draws the bar with its upper left corner here.
@@ -86,11 +95,23 @@ impl ColorBar<'_> {
             path(area, &[(x + WIDTH, middle), (x + WIDTH + 3.0, middle)], BLACK_INK, FINE)?;
             text(area, tick, (x + WIDTH + 6.0, middle), LABELS, (HPos::Left, VPos::Center), false)?;
         }
-        if self.none {
-            let corners = block(y + HEIGHT + 12.0, 12.0);
-            polygon(area, corners, NONE.mix(1.0))?;
+        let mut below = y + HEIGHT + 12.0;
+        let mut legend = |color: RGBColor, lines: &[&str]| {
+            let corners = block(below, 12.0);
+            polygon(area, corners, color.mix(1.0))?;
             outline(corners)?;
-            text(area, "NaN", (x + WIDTH + 6.0, y + HEIGHT + 18.0), LABELS, (HPos::Left, VPos::Center), false)?;
+            for (number, line) in lines.iter().enumerate() {
+                let start = (x + WIDTH + 6.0, below + 6.0 + number as f64 * (LABELS + 1.0));
+                text(area, line, start, LABELS, (HPos::Left, VPos::Center), false)?;
+            }
+            below += LEGEND;
+            Ok(())
+        };
+        if self.none {
+            legend(NONE, &["NaN"])?;
+        }
+        if self.faded {
+            legend(faded(self.scale.color(0.0)), &FADED)?;
         }
         let lines = self.lines();
         for (number, line) in lines.iter().enumerate() {

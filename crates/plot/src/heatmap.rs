@@ -10,7 +10,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::color::{Colormap, Scale};
+use super::color::{Colormap, Scale, faded, is_dark};
 use super::color_bar::ColorBar;
 use super::draw::{self, BLACK_INK, FINE, LABELS, NAMES, TITLE, failed};
 use super::font;
@@ -46,6 +46,8 @@ pub struct Heatmap<'a> {
     range: Option<(f64, f64)>,
     colormap: Option<Colormap>,
     texts: Option<Vec<String>>,
+    /// Lower and upper bounds of the interval of each value, in row order.
+    intervals: Option<Vec<(f64, f64)>>,
 }
 
 /// A part of the array that is drawn as one block of cells.
@@ -67,6 +69,15 @@ struct Cell {
     /// Index of the value in the array.
     index: usize,
     value: f64,
+    interval: Option<(f64, f64)>,
+}
+
+impl Cell {
+    fn color(&self, scale: Scale) -> RGBColor {
+        let color = scale.color(self.value);
+        let is_faded = self.interval.is_some_and(|(low, high)| low <= 0.0 && high >= 0.0) && !self.value.is_nan();
+        if is_faded { faded(color) } else { color }
+    }
 }
 
 impl<'a> Heatmap<'a> {
@@ -87,7 +98,8 @@ impl<'a> Heatmap<'a> {
         if places > MOST {
             return Err(PlotError::TooMany { places, most: MOST, axes: names() });
         }
-        Ok(Self { array, title: String::new(), value: String::new(), range: None, colormap: None, texts: None })
+        let (title, value) = (String::new(), String::new());
+        Ok(Self { array, title, value, range: None, colormap: None, texts: None, intervals: None })
     }
 
     /// Sets the title, drawn above the picture.
@@ -132,6 +144,33 @@ impl<'a> Heatmap<'a> {
         self
     }
 
+    /// Sets the intervals of the values, such as those of [`Statistics`](hooklens_analysis::statistics::Statistics). Cells
+    /// whose interval contains zero are faded, and the title of each cell in an SVG shows its interval.
+    ///
+    /// ```
+    /// use hooklens::plot::{Heatmap, Picture};
+    /// use hooklens::{LabeledArray, LabeledAxis};
+    /// let axes = || [LabeledAxis::numbered("layer", 1), LabeledAxis::numbered("head", 2)];
+    /// let [effects, low, high] = [[1.0, 0.9], [0.8, -0.1], [1.2, 1.9]].map(|row| LabeledArray::from_values(axes(), row));
+    /// let (effects, low, high) = (effects?, low?, high?);
+    /// let svg = Heatmap::of(&effects)?.intervals(&low, &high)?.to_svg()?;
+    /// assert!(svg.contains("<title>layer 0, head 1\nvalue: 0.9\ninterval: -0.1 to 1.9</title>"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PlotError::Intervals`] if the bounds have another shape than the values.
+    pub fn intervals(mut self, low: &LabeledArray, high: &LabeledArray) -> Result<Self, PlotError> {
+        let expected = self.array.values().shape();
+        for given in [low.values().shape(), high.values().shape()] {
+            if given != expected {
+                return Err(PlotError::Intervals { given: given.to_vec(), expected: expected.to_vec() });
+            }
+        }
+        self.intervals = Some(low.values().iter().copied().zip(high.values().iter().copied()).collect());
+        Ok(self)
+    }
+
     /// Saves the picture to a file atomically, as SVG, PNG or HTML depending on the file's extension.
     ///
     /// # Errors
@@ -168,6 +207,7 @@ impl<'a> Heatmap<'a> {
             name: &self.value,
             beyond: [any(&|value| value < least), any(&|value| value > most)],
             none: any(&|value| value.is_nan()),
+            faded: self.intervals.is_some(),
         }
     }
 
@@ -184,7 +224,9 @@ impl<'a> Heatmap<'a> {
             let unit = [width, height, width, height];
             let index = row * columns + column;
             let corners = [0, 1, 2, 3].map(|side| ends[side] + corners[side] * unit[side]);
-            Cell { corners, index: first + index, value: layout.values[first + index] }
+            let index = first + index;
+            let interval = self.intervals.as_ref().and_then(|all| all.get(index).copied());
+            Cell { corners, index, value: layout.values[index], interval }
         };
         (0..rows)
             .flat_map(|row| panel.columns.clone().map(move |column| (row, column)))
@@ -226,12 +268,12 @@ impl<'a> Heatmap<'a> {
             let [x, y, right, bottom] = cell.corners;
             if filled {
                 let corners = [(x, y), (right, y), (right, bottom), (x, bottom)];
-                polygon(area, corners, scale.color(cell.value).mix(1.0))?;
+                polygon(area, corners, cell.color(scale).mix(1.0))?;
             }
             if let Some(written) = self.texts.as_ref().and_then(|texts| texts.get(cell.index)) {
                 let fits = ((width - 4.0) / (LABELS * 0.56)) as usize;
                 let written: String = written.chars().take(fits).collect();
-                let ink = if scale.is_dark(cell.value) { WHITE } else { BLACK };
+                let ink = if is_dark(cell.color(scale)) { WHITE } else { BLACK };
                 let middle = ((x + right) / 2.0, (y + bottom) / 2.0);
                 text_in(area, &written, middle, LABELS, (HPos::Center, VPos::Center), false, ink)?;
             }

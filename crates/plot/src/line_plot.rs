@@ -115,6 +115,36 @@ impl LinePlot {
         self
     }
 
+    /// Sets bands around the lines, such as the intervals of
+    /// [`Statistics`](hooklens_analysis::statistics::Statistics): the bounds of each value, in the order of the points.
+    ///
+    /// ```
+    /// use hooklens::plot::{LinePlot, Picture};
+    /// use hooklens::{LabeledArray, LabeledAxis};
+    /// let by_layer = |values: [f64; 3]| LabeledArray::from_values([LabeledAxis::numbered("layer", 3)], values);
+    /// let (effect, low, high) = (by_layer([0.1, 2.0, 4.0])?, by_layer([-0.2, 1.5, 3.0])?, by_layer([0.4, 2.5, 5.0])?);
+    /// let svg = LinePlot::of(&effect)?.intervals(&low, &high)?.value("effect (logits)").to_svg()?;
+    /// assert!(svg.contains("polygon"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PlotError::Intervals`] if there are not as many bounds as points.
+    pub fn intervals(mut self, low: &LabeledArray, high: &LabeledArray) -> Result<Self, PlotError> {
+        let points: usize = self.lines.iter().map(|line| line.points.len()).sum();
+        for given in [low.values().shape(), high.values().shape()] {
+            if given.iter().product::<usize>() != points {
+                return Err(PlotError::Intervals { given: given.to_vec(), expected: vec![points] });
+            }
+        }
+        let bounds = low.values().iter().zip(high.values());
+        for (place, (low, high)) in self.lines.iter_mut().flat_map(|line| &mut line.points).zip(bounds) {
+            let is_finite = low.is_finite() && high.is_finite();
+            place.band = is_finite.then(|| (low.min(*high), low.max(*high)));
+        }
+        Ok(self)
+    }
+
     fn frame(&self) -> Frame {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let bands = points().flat_map(|place| place.band).flat_map(|(low, high)| [low, high]);

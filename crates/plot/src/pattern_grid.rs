@@ -142,7 +142,7 @@ impl<'a> PatternGrid<'a> {
     fn bar(&self) -> ColorBar<'_> {
         let most = self.patterns.heads_shown().iter().flat_map(|head| &head.values).fold(0.0, |m: f32, v| m.max(*v));
         let scale = Scale::rising(f64::from(most).max(1.0));
-        ColorBar { scale, name: "attention weight", beyond: [false; 2], none: false }
+        ColorBar { scale, name: "attention weight", beyond: [false; 2], none: false, faded: false }
     }
 
     /// The labels that are drawn: those of the tokens that get the most attention.

@@ -95,6 +95,14 @@ pub enum PlotError {
         /// Number of points or bars.
         expected: usize,
     },
+    /// The bounds of intervals do not have the shape of the values.
+    #[error("the bounds of the intervals have the shape {given:?}, but the values have the shape {expected:?}")]
+    Intervals {
+        /// Shape of the bounds.
+        given: Vec<usize>,
+        /// Shape of the values.
+        expected: Vec<usize>,
+    },
     /// There are more groups of points, or series, than can be told apart.
     #[error("{given} {what} are more than the {most} that can be told apart; choose fewer")]
     TooManySeries {

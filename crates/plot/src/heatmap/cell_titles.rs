@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Heatmap, Layout};
+use crate::color::hex;
 use crate::draw::FINE;
 use crate::number_text::precise;
 use crate::page::escaped;
@@ -17,14 +18,17 @@ impl Heatmap<'_> {
         let dots = |unit: f64| (unit * f64::from(FINE)).round() as i64;
         for cell in layout.panels.iter().flat_map(|panel| self.cells(layout, panel)) {
             let [x, y, right, bottom] = cell.corners.map(dots);
-            let title = format!("{}\n{value}: {}", self.place(cell.index, &lens), precise(cell.value));
+            let interval = cell.interval.filter(|(low, high)| !low.is_nan() && !high.is_nan());
+            let interval = interval.map(|(low, high)| format!("\ninterval: {} to {}", precise(low), precise(high)));
+            let place = self.place(cell.index, &lens);
+            let title = format!("{place}\n{value}: {}{}", precise(cell.value), interval.unwrap_or_default());
             // Writing to a string cannot fail.
             let _ = writeln!(
                 cells,
                 "<rect x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"{}\" fill=\"{}\"><title>{}</title></rect>",
                 right - x,
                 bottom - y,
-                scale.hex(cell.value),
+                hex(cell.color(scale)),
                 escaped(&title)
             );
         }
