@@ -472,7 +472,9 @@ fn lens_attribute_and_heads_print_and_write() {
         &out("edges.csv"),
     ]);
     assert!(code == 0 && said.contains(" -> "), "{said}{error}");
-    assert!(fs::read_to_string(out("edges.csv")).unwrap().starts_with("sender,receiver,value\n"));
+    assert!(
+        fs::read_to_string(out("edges.csv")).unwrap().starts_with("sender,receiver,value,standard_error,low,high,")
+    );
     let (code, said, _) = ran(&["heads", "--model", "embedded:induction", "--out", &out("heads.png")]);
     assert!(code == 0 && said.contains("induction       L1H"), "{said}");
     let (code, _, error) = ran(&["attribute", "--model", "embedded:ioi", "--answer", "Mary"]);

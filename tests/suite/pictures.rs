@@ -1,6 +1,6 @@
 //! Scatter plots, bars and histograms: what is drawn, where, and which inputs are rejected.
 
-use hooklens::plot::{Bars, ColoredText, Histogram, Line, LinePlot, Picture, PlotError, Scatter, Show, Shown};
+use hooklens::plot::{Bars, ColoredText, Heatmap, Histogram, Line, LinePlot, Picture, PlotError, Scatter, Show, Shown};
 use hooklens::{LabeledArray, LabeledAxis};
 use hooklens_plot::HistogramBins;
 
@@ -394,7 +394,7 @@ fn pictures_have_the_numbers_of_tables() {
         let cells = picture.all("g").flat_map(|group| group.all("rect"));
         let titles = cells.flat_map(|cell| cell.all("title"));
         let mut drawn: Vec<f64> =
-            titles.filter_map(|title| title.text.rsplit_once(": ")?.1.parse::<f64>().ok()).collect();
+            titles.filter_map(|title| title.text.lines().nth(1)?.rsplit_once(": ")?.1.parse::<f64>().ok()).collect();
         let table = run(command, "a.csv");
         let mut rows = csv::Reader::from_reader(table.as_bytes());
         let at = rows.headers().unwrap().iter().position(|name| name == column).unwrap();
@@ -406,4 +406,56 @@ fn pictures_have_the_numbers_of_tables() {
             assert!((a - b).abs() <= 5e-6 * b.abs().max(1e-3), "{command:?}: {a} in the picture, {b} in the table");
         }
     }
+}
+
+/// Cells whose interval contains zero have another color in the pictures of commands, and effects of one axis are a line
+/// with a band. Without intervals, which a single pair does not have, nothing is faded.
+#[test]
+fn intervals_are_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |command: &str, out: &str| {
+        let words = command.split(' ');
+        let output = program().current_dir(folder.path()).args(words).args(["--out", out]).output().unwrap();
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        std::fs::read_to_string(folder.path().join(out)).unwrap()
+    };
+    let heads = "patch --model embedded:ioi --at *hook_z --per head --ioi";
+    for command in [&format!("{heads} 12"), "attribute --model embedded:ioi --ioi 12"] {
+        let picture = Element::parsed(&run(command, "a.svg"));
+        assert!(picture.all("text").any(|text| text.text == "contains 0"), "{command}");
+        let (mut faded, mut full) = (0, 0);
+        for cell in picture.all("g").flat_map(|group| group.all("rect")) {
+            let Some(title) = cell.all("title").next() else { continue };
+            let (value, bounds) = title.text.split_once("\ninterval: ").unwrap();
+            let value: f64 = value.rsplit_once(": ").unwrap().1.parse().unwrap();
+            let (low, high) = bounds.split_once(" to ").unwrap();
+            let (low, high): (f64, f64) = (low.parse().unwrap(), high.parse().unwrap());
+            assert!(low <= value + 1e-6 && value <= high + 1e-6, "{}", title.text);
+            let is_faded = low <= 0.0 && high >= 0.0;
+            let color = u32::from_str_radix(&cell.attributes["fill"][1..], 16).unwrap().to_be_bytes();
+            let spread = color[1..].iter().max().unwrap() - color[1..].iter().min().unwrap();
+            assert!(!is_faded || spread < 45, "{}: {color:?}", title.text);
+            faded += usize::from(is_faded);
+            full += usize::from(!is_faded);
+        }
+        assert!(faded > 0 && full > 0, "{command}: {faded}, {full}");
+    }
+    let single = run(&format!("{heads} 1"), "a.svg");
+    assert!(!single.contains("interval"), "{single}");
+    let layers = "patch --model embedded:ioi --at *attn_out --per none --ioi";
+    let band = |svg: String| Element::parsed(&svg).all("polygon").count();
+    assert_eq!(band(run(&format!("{layers} 12"), "l.svg")), 1 + band(run(&format!("{layers} 1"), "l.svg")));
+}
+
+#[test]
+fn intervals_of_other_shapes_are_refused() {
+    let of = |labels: usize| {
+        let axes = [LabeledAxis::numbered("layer", 1), LabeledAxis::numbered("head", labels)];
+        LabeledArray::from_values(axes, vec![0.5; labels]).unwrap()
+    };
+    let (values, other) = (of(2), of(3));
+    let message = Heatmap::of(&values).unwrap().intervals(&values, &other).unwrap_err().to_string();
+    assert_eq!(message, "the bounds of the intervals have the shape [1, 3], but the values have the shape [1, 2]");
+    assert!(LinePlot::of(&values).unwrap().intervals(&other, &values).is_err());
+    assert!(LinePlot::of(&values).unwrap().intervals(&values, &values).is_ok());
 }

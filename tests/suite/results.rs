@@ -37,6 +37,8 @@ fn cases() -> Vec<Case> {
         case("lens", "lens --prompt PROMPT --answer Mary"),
         case("lens", "lens --tokens 1,2,3"),
         case("heads", "heads"),
+        case("heads", "heads --prompt PROMPT"),
+        case("heads", "heads --prompts prompts.txt --measure mul"),
         case("attention", "attention --prompt PROMPT"),
         case("dump_estimate", "dump --prompts prompts.txt --hooks *hook_z --dry-run --out no"),
         case("dump", "dump --prompts prompts.txt --hooks *hook_pattern --out dumped"),
@@ -210,4 +212,52 @@ fn settings_are_those_of_the_command_line() {
     assert_eq!((&settings["stop"], &settings["repetition_penalty"]), (&json!(["7"]), &json!(1.0)));
     assert_eq!(settings["model"], "embedded:ioi");
     assert!(settings.get("json").is_none() && settings.get("greedy").is_none());
+}
+
+/// With several prompts, results have intervals around their values, in JSON and in CSV alike; with one prompt, none.
+#[test]
+fn several_prompts_have_intervals() {
+    let folder = folder();
+    let numbers = |value: &Value| -> Vec<Option<f64>> {
+        fn collect(value: &Value, all: &mut Vec<Option<f64>>) {
+            match value {
+                Value::Array(values) => values.iter().for_each(|value| collect(value, all)),
+                other => all.push(other.as_f64()),
+            }
+        }
+        let mut all = Vec::new();
+        collect(&value["values"], &mut all);
+        all
+    };
+    let attribute = "attribute --ioi";
+    for (result, command, field, one) in [
+        ("attribute", format!("{attribute} 9"), "attribution", format!("{attribute} 1")),
+        ("edges", format!("{attribute} 9 --to edges"), "edges", format!("{attribute} 1 --to edges")),
+        ("heads", "heads".to_string(), "scores", "heads --prompt PROMPT".to_string()),
+        ("heads", "heads --measure abs".to_string(), "scores", "heads --tokens 1,2,1,2".to_string()),
+    ] {
+        let several = case(result, &command);
+        let output = ran(&several, &["--json", "--out", "i.csv"], folder.path());
+        assert!(output.status.success(), "{command}: {}", text(&output.stderr));
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let [values, low, high] = [field, "low", "high"].map(|name| numbers(&json[name]));
+        assert!(low.iter().any(Option::is_some), "{command}");
+        for ((value, low), high) in values.iter().zip(&low).zip(&high) {
+            let (Some(value), Some(low), Some(high)) = (value, low, high) else { continue };
+            assert!(low - 1e-6 <= *value && *value <= high + 1e-6, "{command}: {low} {value} {high}");
+        }
+        let table = std::fs::read_to_string(folder.path().join("i.csv")).unwrap();
+        let mut rows = csv::Reader::from_reader(table.as_bytes());
+        let headers = rows.headers().unwrap().clone();
+        let at = |name: &str| headers.iter().position(|header| header == name);
+        assert_eq!(at("adjusted_p_value").is_some(), result != "heads", "{headers:?}");
+        let written: Vec<Option<f64>> =
+            rows.records().map(|row| row.unwrap()[at("low").unwrap()].parse().ok()).collect();
+        assert_eq!(written, low, "{command}");
+
+        let output = ran(&case(result, &one), &["--json"], folder.path());
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&json["low"], &json["high"]), (&Value::Null, &Value::Null), "{one}");
+        assert_eq!(json["adjusted_p_value"], Value::Null, "{one}");
+    }
 }

@@ -18,10 +18,11 @@ use super::picture_args::PictureArgs;
 use super::share::{Kind, Part, ShareArgs};
 use super::share_report::ShareReport;
 use super::terminal::Stdout;
+use super::uncertainty::{self, with_intervals};
 use super::{CliResult, Failure, load};
 use hooklens_analysis::activations::{Components, Direction, Stage};
 use hooklens_analysis::attribution::{EdgeScores, Gradient};
-use hooklens_analysis::labeled::{self, CsvText, LabeledArray, LabeledAxis};
+use hooklens_analysis::labeled::{self, LabeledArray, LabeledAxis};
 use hooklens_data::dump::DumpModel;
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::model::{DecoderInput, HookedTransformer};
@@ -123,7 +124,7 @@ fn asked(args: &AttributeArgs, model: &HookedTransformer) -> Result<Vec<Asked>, 
 fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     let asked = asked(args, model)?;
     let mut names: Vec<String> = Vec::new();
-    let mut sums: Vec<f64> = Vec::new();
+    let mut each: Vec<Vec<f64>> = Vec::new();
     for one in &asked {
         let recorded = model.record(&one.row, Record::all().positions(-1))?;
         let analysis = model.analyze(&recorded)?;
@@ -136,12 +137,15 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
         let direction = one.wrong.iter().fold(direction, |direction, wrong| direction.minus(wrong.choice()));
         let shares = Activation::from(analysis.logit_attrs(&components, direction)?).to_ndarray()?;
         names = components.labels().to_vec();
-        sums.resize(names.len(), 0.0);
-        sums.iter_mut().enumerate().for_each(|(at, sum)| *sum += f64::from(shares[[at, 0, 0]]));
+        each.push((0..names.len()).map(|at| f64::from(shares[[at, 0, 0]])).collect());
     }
-    let values = ArrayD::from_shape_fn(IxDyn(&[names.len()]), |at| sums[at[0]] / asked.len() as f64);
-    let flat = labeled::matching([LabeledAxis::new("component", &names)], values);
-    check_finite(&flat)?;
+    let components = LabeledAxis::new("component", &names);
+    let values = ArrayD::from_shape_fn(IxDyn(&[names.len(), asked.len()]), |at| each[at[1]][at[0]]);
+    let effects = labeled::matching([components, LabeledAxis::numbered("prompt", asked.len())], values);
+    check_finite(&effects)?;
+    let flat = effects.mean("prompt")?;
+    let statistics = uncertainty::over(asked.len(), |settings| settings.effects(&effects))?;
+    let statistics = statistics.as_ref();
     let mut labels: Vec<String> = asked.iter().map(|one| one.label(model)).collect();
     let logits = labels.clone();
     labels.dedup();
@@ -155,16 +159,20 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     Finding {
         json: || {
             let body = json!({"prompts": asked.len(), "tokens": rows, "logits": logits, "attribution": flat});
-            Ok(with_header(Some(&ModelId::of(&args.model.model, model)?), body))
+            Ok(with_header(Some(&ModelId::of(&args.model.model, model)?), with_intervals(body, statistics)))
         },
-        csv: || flat.csv(args.csv.labels()),
+        csv: || uncertainty::csv(&flat, statistics, args.csv.labels()),
         picture: |path: &Path| {
-            let picture = by_layer(&flat, args.to, model);
-            args.picture.heatmap(&picture, format!("{of_what}, n = {}", asked.len()), "contribution (logits)")(path)
+            let [picture, low, high] = [Some(&flat), statistics.map(|own| &own.low), statistics.map(|own| &own.high)]
+                .map(|array| array.map(|array| by_layer(array, args.to, model)));
+            let (title, value) = (format!("{of_what}, n = {}", asked.len()), "contribution (logits)");
+            args.picture.faded_heatmap(picture.as_ref().unwrap_or(&flat), low.zip(high), title, value)(path)
         },
         text: |to: &mut Stdout| {
             writeln!(to, "{} of {of_what}{of_prompts}:", plural(names.len(), "component"))?;
-            print_largest(to, &[Column::signed("logits", &flat)], args.top)
+            let mut columns = vec![Column::signed("logits", &flat)];
+            columns.extend(uncertainty::columns(statistics));
+            print_largest(to, &columns, args.top)
         },
     }
     .report(args.share.file()?.as_ref(), args.json)
@@ -239,22 +247,45 @@ fn report(scores: &EdgeScores, metric: &str, integrated: Option<usize>, top: usi
     let count = scores.scores.values().shape()[2];
     let mean = scores.mean();
     let (metric, unit) = metric_and_unit(metric);
+    let statistics = uncertainty::over(count, |settings| scores.statistics(settings))?;
+    let statistics = statistics.as_ref();
     Finding {
-        json: || to.result(json!({"prompts": count, "integrated": integrated, "edges": mean})),
-        csv: || mean.csv(to.csv.labels()),
-        picture: to.picture.heatmap(
+        json: || {
+            let body = json!({"prompts": count, "integrated": integrated, "edges": mean});
+            to.result(with_intervals(body, statistics))
+        },
+        csv: || uncertainty::csv(&mean, statistics, to.csv.labels()),
+        picture: to.picture.faded_heatmap(
             &mean,
+            statistics.map(|found| (found.low.clone(), found.high.clone())),
             format!("edges, {metric}, n = {count}"),
             format!("effect on {metric} ({unit})"),
         ),
         text: |out: &mut Stdout| {
-            writeln!(out, "{}; estimated effects of edges on the {metric} ({unit}):", plural(count, "prompt"))?;
+            let intervals = if statistics.is_some() { ", 95 % intervals and adjusted p-values" } else { "" };
+            writeln!(
+                out,
+                "{}; estimated effects of edges on the {metric} ({unit}){intervals}:",
+                plural(count, "prompt")
+            )?;
             for (sender, receiver, score) in scores.largest(top) {
                 let (sender, receiver) = (sender.to_string(), receiver.to_string());
-                writeln!(out, "{sender:<8} -> {receiver:<8} {score:+.3}")?;
+                write!(out, "{sender:<8} -> {receiver:<8} {score:+.3}")?;
+                if let (Some(found), Some(place)) = (statistics, place_of(&mean, [&sender, &receiver])) {
+                    let [low, high, p_value] =
+                        [&found.low, &found.high, &found.adjusted_p_value].map(|array| array.values()[place]);
+                    write!(out, "  {low:+.3} to {high:+.3}  p = {p_value:.3}")?;
+                }
+                writeln!(out)?;
             }
             Ok(())
         },
     }
     .report(to.out.as_ref(), to.json)
+}
+
+/// Where a value with these labels is.
+fn place_of(array: &LabeledArray, labels: [&String; 2]) -> Option<[usize; 2]> {
+    let at = |axis: usize| array.axes().get(axis)?.labels.iter().position(|label| label == labels[axis]);
+    Some([at(0)?, at(1)?])
 }

@@ -4,7 +4,7 @@ use hooklens_analysis::experiments::Experiments;
 use std::io::Write;
 
 use clap::{Args, ValueEnum};
-use ndarray::{Axis, stack};
+use ndarray::{ArrayD, ArrayViewD, Axis, IxDyn, stack};
 use rand::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
@@ -16,10 +16,13 @@ use super::out::{CsvArg, Finding, Names, OutFile, check_finite, plural, prepare}
 use super::picture_args::PictureArgs;
 use super::prompt_files::PromptFiles;
 use super::terminal::Stdout;
+use super::uncertainty::csv_with;
 use super::{CliResult, Failure, load};
-use hooklens_analysis::experiments::{HeadDetection, HeadError, HeadPattern};
-use hooklens_analysis::labeled::{self, CsvText, LabeledArray, LabeledAxis};
+use hooklens_analysis::experiments::{HeadDetection, HeadError, HeadPattern, head_scores_by_prompt};
+use hooklens_analysis::labeled::{self, LabeledArray, LabeledAxis};
+use hooklens_analysis::statistics::Statistics;
 use hooklens_model::driver::Input;
+use hooklens_model::error::Error;
 use hooklens_model::model::{DecoderInput, HookedTransformer};
 
 #[derive(Debug, Args)]
@@ -94,19 +97,27 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
             (rows, count)
         }
     };
-    let input = Input::Rows(rows);
-    let all = match args.measure {
-        MeasureArg::Mean => model.head_scores(input)?,
-        MeasureArg::Mul => detected(&model, &input, HeadError::Mul, args)?,
-        MeasureArg::Abs => detected(&model, &input, HeadError::Abs, args)?,
+    let count = rows.len();
+    let (all, each) = match args.measure {
+        MeasureArg::Mean => head_scores_by_prompt(&model, Input::Rows(rows))?,
+        MeasureArg::Mul => by_prompt(&model, rows, HeadError::Mul, args)?,
+        MeasureArg::Abs => by_prompt(&model, rows, HeadError::Abs, args)?,
     };
+    let intervals = if count > 1 { Some(intervals(&each)?) } else { None };
     // Scores of a pattern that has no target in the prompts are not defined.
     if all.values().iter().any(|score| score.is_infinite()) {
         check_finite(&all)?;
     }
     Finding {
-        json: || Ok(with_header(Some(&ModelId::of(&args.model.model, &model)?), json!({"scores": all}))),
-        csv: || all.csv(args.csv.labels()),
+        json: || {
+            let [_, low, high] = intervals.as_ref().map_or([None; 3], |found| found.each_ref().map(Some));
+            let body = json!({"scores": all, "prompts": count, "low": low, "high": high});
+            Ok(with_header(Some(&ModelId::of(&args.model.model, &model)?), body))
+        },
+        csv: || {
+            let [error, low, high] = intervals.as_ref().map_or([None; 3], |found| found.each_ref().map(Some));
+            csv_with(&all, &[("standard_error", error), ("low", low), ("high", high)], args.csv.labels())
+        },
         picture: args.picture.heatmap(
             &all,
             format!("{}, {texts}", args.model.model),
@@ -123,10 +134,21 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
                     writeln!(to, "{name:<16}not defined: no position of the prompts has a target")?;
                     continue;
                 }
-                let best: Vec<String> = (own.largest(args.top).iter())
-                    .map(|(at, score)| format!("L{}H{} {score:.2}", at[0], at[1]))
-                    .collect();
-                writeln!(to, "{name:<16}{}", best.join("   "))?;
+                let mut places: Vec<_> = own.values().indexed_iter().collect();
+                places.sort_by(|(_, a), (_, b)| b.abs().total_cmp(&a.abs()));
+                let shown = places.iter().take(args.top).map(|(at, score)| {
+                    let [layer, head] = [0, 1].map(|axis| &own.axes()[axis].labels[at[axis]]);
+                    let bounds = intervals
+                        .as_ref()
+                        .map(|[_, low, high]| [low, high].map(|bound| bound.values()[[place, at[0], at[1]]]));
+                    match bounds {
+                        Some([low, high]) if !low.is_nan() => {
+                            format!("L{layer}H{head} {score:.2} ({low:.2} to {high:.2})")
+                        }
+                        _ => format!("L{layer}H{head} {score:.2}"),
+                    }
+                });
+                writeln!(to, "{name:<16}{}", shown.collect::<Vec<_>>().join("   "))?;
             }
             let heads = all.values().shape()[1] * all.values().shape()[2];
             if args.top < heads {
@@ -136,6 +158,46 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
         },
     }
     .report(args.out.as_ref(), args.json)
+}
+
+/// Standard errors of the mean score over prompts, and the lower and upper bounds of its 95 % interval, each `[pattern,
+/// layer, head]`. Prompts without a target of a pattern are left out, and the numbers are NaN if fewer than two have one.
+fn intervals(each: &LabeledArray) -> Result<[LabeledArray; 3], Failure> {
+    let axes = &each.axes()[..3];
+    let shape: Vec<usize> = axes.iter().map(|axis| axis.labels.len()).collect();
+    let mut found = [(); 3].map(|()| ArrayD::from_elem(IxDyn(&shape), f64::NAN));
+    for (number, pattern) in each.values().outer_iter().enumerate() {
+        let is_defined = |(prompt, scores): (usize, ArrayViewD<'_, f64>)| {
+            (!scores.iter().any(|score| score.is_nan())).then_some(prompt)
+        };
+        let defined: Vec<usize> = pattern.axis_iter(Axis(2)).enumerate().filter_map(is_defined).collect();
+        if defined.len() < 2 {
+            continue;
+        }
+        let own_axes = axes[1..].iter().cloned().chain([LabeledAxis::numbered("prompt", defined.len())]);
+        let own = labeled::matching(own_axes, pattern.select(Axis(2), &defined));
+        let own = Statistics::new().effects(&own).map_err(Error::from)?;
+        for (all, own) in found.iter_mut().zip([own.standard_error, own.low, own.high]) {
+            all.index_axis_mut(Axis(0), number).assign(own.values());
+        }
+    }
+    Ok(found.map(|values| labeled::matching(axes.to_vec(), values)))
+}
+
+/// [`detected`] over all prompts, and over each, with a last axis `prompt`.
+fn by_prompt(
+    model: &HookedTransformer,
+    rows: Vec<Vec<u32>>,
+    error: HeadError,
+    args: &HeadsArgs,
+) -> Result<(LabeledArray, LabeledArray), Failure> {
+    let each: Vec<LabeledArray> =
+        rows.into_iter().map(|row| detected(model, &Input::Rows(vec![row]), error, args)).collect::<Result<_, _>>()?;
+    let views: Vec<_> = each.iter().map(|scores| scores.values().view()).collect();
+    let mut axes = each.first().map(|scores| scores.axes().to_vec()).unwrap_or_default();
+    axes.push(LabeledAxis::numbered("prompt", each.len()));
+    let each = labeled::matching(axes, stack(Axis(3), &views)?);
+    Ok((each.mean("prompt")?, each))
 }
 
 /// Head scores as TransformerLens's `detect_head` computes them, `[pattern, layer, head]`.

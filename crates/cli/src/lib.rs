@@ -57,6 +57,7 @@ mod signals;
 mod size;
 mod terminal;
 mod tokenization;
+mod uncertainty;
 mod vocabulary;
 mod written;
 

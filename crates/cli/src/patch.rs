@@ -16,11 +16,11 @@ use super::progress::progress;
 use super::share::{Kind, Part, ShareArgs, setting_name};
 use super::share_report::ShareReport;
 use super::terminal::{Stdout, note};
+use super::uncertainty::{self, with_intervals};
 use super::{CliResult, Failure};
 use hooklens_analysis::error::PatchError;
-use hooklens_analysis::labeled::CsvText;
+use hooklens_analysis::labeled::{CsvText, LabeledArray};
 use hooklens_analysis::patching::{PatchingResult, Sites};
-use hooklens_analysis::statistics::Statistics;
 use hooklens_data::dump::DumpModel;
 use hooklens_model::error::Error;
 
@@ -217,33 +217,44 @@ fn report(found: &PatchingResult, options: &ReportOptions<'_>, to: &ShareReport<
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let effect = found.effect();
     check_finite(&effect)?;
-    // A single pair says nothing about others.
-    let statistics = (count > 1).then(|| found.statistics(&Statistics::new())).transpose().map_err(Error::from)?;
+    let statistics = uncertainty::over(count, |settings| found.statistics(settings))?;
     let normalized = found.normalized();
     if let (Some(_), Err(none)) = (&to.out, &normalized) {
         note(format!("{none}; writing unnormalized effects instead"));
     }
     let normalized = normalized.ok();
     let (metric, unit) = metric_and_unit(options.metric);
-    let (picture, value) = match normalized.as_ref().filter(|_| options.shares) {
-        Some(normalized) => (normalized, format!("share of the gap in {metric}")),
-        None => (&effect, format!("effect on {metric} ({unit})")),
+    let (picture, value, unit_of_picture) = match normalized.as_ref().filter(|_| options.shares) {
+        // Ablations, which have no source, are pictured unnormalized.
+        Some(normalized) => {
+            let gap = mean(found.source.as_deref().unwrap_or(&found.baseline)) - mean(&found.baseline);
+            (normalized, format!("share of the gap in {metric}"), gap)
+        }
+        None => (&effect, format!("effect on {metric} ({unit})"), 1.0),
     };
+    let bounds = statistics.as_ref().map(|found| {
+        let (low, high) = (&found.low, &found.high);
+        let scaled = |bound: &LabeledArray| bound.map(|value| value / unit_of_picture);
+        if unit_of_picture < 0.0 { (scaled(high), scaled(low)) } else { (scaled(low), scaled(high)) }
+    });
     let estimated = if options.estimate { "estimated: " } else { "" };
     let what = if options.estimate { "estimated effect" } else { "effect" };
     Finding {
         json: || {
-            to.result(json!({
+            let body = json!({
                 "at": options.at, "estimate": options.estimate, "prompts": count, "metric": metric, "unit": unit,
                 "baseline": found.baseline, "source": found.source, "axes": effect.axes(), "effect": effect,
                 "normalized": normalized, "standard_error": found.standard_error(), "values": found.values,
-                "low": statistics.as_ref().map(|found| &found.low), "high": statistics.as_ref().map(|found| &found.high),
-                "p_value": statistics.as_ref().map(|found| &found.p_value),
-                "adjusted_p_value": statistics.as_ref().map(|found| &found.adjusted_p_value),
-            }))
+            });
+            to.result(with_intervals(body, statistics.as_ref()))
         },
         csv: || found.csv(to.csv.labels()),
-        picture: to.picture.heatmap(picture, format!("{estimated}{}, {metric}, n = {count}", options.at), value),
+        picture: to.picture.effects(
+            picture,
+            bounds,
+            format!("{estimated}{}, {metric}, n = {count}", options.at),
+            value,
+        ),
         text: |out: &mut Stdout| {
             let source = found
                 .source
@@ -254,11 +265,7 @@ fn report(found: &PatchingResult, options: &ReportOptions<'_>, to: &ShareReport<
             let effect_name = format!("{what} ({unit})");
             let mut columns = vec![Column::signed(&effect_name, &effect)];
             columns.extend(normalized.as_ref().map(|share| Column::signed("share of the gap", share)));
-            if let Some(statistics) = &statistics {
-                columns.push(Column::signed("95 % low", &statistics.low));
-                columns.push(Column::signed("95 % high", &statistics.high));
-                columns.push(Column { name: "adjusted p", values: &statistics.adjusted_p_value, is_signed: false });
-            }
+            columns.extend(uncertainty::columns(statistics.as_ref()));
             print_largest(out, &columns, options.top)
         },
     }

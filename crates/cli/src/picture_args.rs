@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use super::out::write;
 use super::{CliResult, Failure};
 use hooklens_analysis::labeled::LabeledArray;
-use hooklens_plot::{Colormap, Heatmap, Picture, PlotError};
+use hooklens_plot::{Colormap, Heatmap, LinePlot, Picture, PlotError};
 
 /// Resolution of a .png.
 #[derive(Debug, Clone, Copy, Args)]
@@ -86,8 +86,44 @@ impl PictureArgs {
         title: impl Into<String> + 'f,
         value: impl Into<String> + 'f,
     ) -> impl FnOnce(&Path) -> CliResult + 'f {
+        self.faded_heatmap(array, None, title, value)
+    }
+
+    /// A closure that draws effects to a file: a heatmap, or a line if they have one axis. With lower and upper bounds of
+    /// intervals, places whose interval contains zero are faded, and a line has a band.
+    pub(super) fn effects<'f>(
+        self,
+        array: &'f LabeledArray,
+        bounds: Option<(LabeledArray, LabeledArray)>,
+        title: impl Into<String> + 'f,
+        value: impl Into<String> + 'f,
+    ) -> impl FnOnce(&Path) -> CliResult + 'f {
+        move |path| {
+            if array.axes().len() != 1 {
+                return self.faded_heatmap(array, bounds, title, value)(path);
+            }
+            let png = self.png_only()?;
+            let mut plot = LinePlot::of(array)?.title(title).value(value);
+            if let Some((low, high)) = &bounds {
+                plot = plot.intervals(low, high)?;
+            }
+            png.save(&plot, path, |path| plot.save(path))
+        }
+    }
+
+    /// [`PictureArgs::heatmap`] with lower and upper bounds of intervals. Cells whose interval contains zero are faded.
+    pub(super) fn faded_heatmap<'f>(
+        self,
+        array: &'f LabeledArray,
+        bounds: Option<(LabeledArray, LabeledArray)>,
+        title: impl Into<String> + 'f,
+        value: impl Into<String> + 'f,
+    ) -> impl FnOnce(&Path) -> CliResult + 'f {
         move |path| {
             let mut map = Heatmap::of(array)?.title(title).value(value);
+            if let Some((low, high)) = &bounds {
+                map = map.intervals(low, high)?;
+            }
             if let Some((least, most)) = self.color_range {
                 map = map.range(least, most)?;
             }

@@ -1,13 +1,13 @@
 //! Previous-token, duplicate-token and induction scores of attention heads (Olsson et al. 2022).
 
 use hooklens_hooks::Activation;
-use ndarray::Array3;
+use ndarray::{Array3, Axis, stack};
 
 use crate::error::AnalysisError;
 use crate::labeled::{LabeledArray, LabeledAxis, matching};
 use hooklens_model::config::Layers;
 use hooklens_model::driver::{HookedModel, Input};
-use hooklens_model::error::Result;
+use hooklens_model::error::{Error, Result};
 use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::Tokens;
 
@@ -67,17 +67,49 @@ pub fn head_scores(pattern: &Activation, tokens: &Tokens) -> Result<Vec<HeadScor
 
 /// Implements [`Experiments::head_scores`](super::Experiments::head_scores).
 pub(super) fn scores_of(model: &HookedTransformer, input: Input) -> Result<LabeledArray> {
+    each_prompt(model, input, |_| ())
+}
+
+/// Scores of every head over all prompts, `[pattern, layer, head]`, and over each prompt, `[pattern, layer, head,
+/// prompt]`. Prompts with more queries count for more in the former.
+///
+/// # Errors
+/// Same as [`Experiments::head_scores`](super::Experiments::head_scores).
+pub fn head_scores_by_prompt(model: &HookedTransformer, input: Input) -> Result<(LabeledArray, LabeledArray)> {
+    let mut prompts = Vec::new();
+    let all = each_prompt(model, input, |sums| prompts.push(array_of(sums, model.config().n_heads())))?;
+    let views: Vec<_> = prompts.iter().map(|scores| scores.view()).collect();
+    let values = stack(Axis(3), &views).map_err(|error| Error::Other(error.into()))?;
+    let axes: Vec<_> = all.axes().iter().cloned().chain([LabeledAxis::numbered("prompt", prompts.len())]).collect();
+    Ok((all, matching(axes, values.into_dyn())))
+}
+
+/// Scores over all prompts. Calls `found` with the sums of each prompt, by layer.
+fn each_prompt(model: &HookedTransformer, input: Input, mut found: impl FnMut(&[HeadSums])) -> Result<LabeledArray> {
     let tokens = model.token_input(input)?;
     let (layers, heads): (Vec<usize>, _) = (model.config().attending().collect(), model.config().n_heads());
     let mut sums = vec![HeadSums::default(); layers.len()];
     for row in 0..tokens.shape()[0] {
         let own = Tokens::new(vec![tokens.real(row)])?;
         let cache = model.record(&own, "*hook_pattern")?;
-        for (layer, sums) in layers.iter().zip(&mut sums) {
-            sums.add(cache.activation(("pattern", *layer))?, &own)?;
+        let mut of_row = vec![HeadSums::default(); layers.len()];
+        for ((layer, sums), of_row) in layers.iter().zip(&mut sums).zip(&mut of_row) {
+            of_row.add(cache.activation(("pattern", *layer))?, &own)?;
+            sums.join(of_row);
         }
+        found(&of_row);
     }
-    let mut scores = Array3::zeros((PATTERNS.len(), layers.len(), heads));
+    let axes = vec![
+        LabeledAxis::new("pattern", PATTERNS),
+        LabeledAxis::new("layer", layers.iter().map(usize::to_string)),
+        LabeledAxis::numbered("head", heads),
+    ];
+    Ok(matching(axes, array_of(&sums, heads).into_dyn()))
+}
+
+/// Scores as an array `[pattern, layer, head]`.
+fn array_of(sums: &[HeadSums], heads: usize) -> Array3<f64> {
+    let mut scores = Array3::zeros((PATTERNS.len(), sums.len(), heads));
     for (layer, sums) in sums.iter().enumerate() {
         for (head, own) in sums.means().iter().enumerate() {
             for (pattern, score) in [own.previous_token, own.duplicate_token, own.induction].into_iter().enumerate() {
@@ -85,12 +117,7 @@ pub(super) fn scores_of(model: &HookedTransformer, input: Input) -> Result<Label
             }
         }
     }
-    let axes = [
-        LabeledAxis::new("pattern", PATTERNS),
-        LabeledAxis::new("layer", layers.iter().map(usize::to_string)),
-        LabeledAxis::numbered("head", heads),
-    ];
-    Ok(matching(axes, scores.into_dyn()))
+    scores
 }
 
 /// Names of the scores, in order.
@@ -133,6 +160,17 @@ impl HeadSums {
             }
         }
         Ok(())
+    }
+
+    /// Adds the scores of other batches.
+    fn join(&mut self, other: &Self) {
+        self.heads.resize(other.heads.len().max(self.heads.len()), HeadScores::default());
+        for (own, other) in self.heads.iter_mut().zip(&other.heads) {
+            own.previous_token += other.previous_token;
+            own.duplicate_token += other.duplicate_token;
+            own.induction += other.induction;
+        }
+        self.counts.iter_mut().zip(other.counts).for_each(|(own, other)| *own += other);
     }
 
     /// The mean scores over all batches; NaN where no query has a target.

@@ -12,7 +12,7 @@ mod top_examples;
 
 pub use head_detector::{HeadDetection, HeadError, HeadPattern};
 pub use head_scores::HeadSums;
-pub use head_scores::{HeadScores, head_scores};
+pub use head_scores::{HeadScores, head_scores, head_scores_by_prompt};
 pub use ioi::{IoiPrompt, ioi_prompts, ioi_text};
 pub use of_model::Experiments;
 pub use prefix_store::PrefixStore;
