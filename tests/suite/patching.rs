@@ -346,3 +346,33 @@ fn no_difference_has_no_shares() {
         "example 0 has 2 clean and 3 corrupted tokens; the prompts of a pair must have the same length"
     );
 }
+
+/// Shuffled pairs keep the patched prompts and their metrics, and no example keeps its own clean prompt.
+#[test]
+fn shuffled_pairs_take_patches_from_other_examples() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let clean: Vec<String> =
+        ["Mary", "Tom", "Anna", "Lucy", "Paul"].map(|name| format!("When {name} and John")).to_vec();
+    let clean: Vec<&str> = clean.iter().map(String::as_str).collect();
+    let corrupted = ["When Kate and John"; 5];
+    let metric = Metric::logit(&model, "John").unwrap();
+    let patching = |clean: &[&str]| Patching::new(&model, clean, &corrupted[..clean.len()], metric.clone()).unwrap();
+    let sites = || Sites::new("blocks.0.hook_resid_pre");
+    let own = patching(&clean).sweep(&sites()).unwrap();
+    for seed in 0..10 {
+        let found = patching(&clean).shuffled(seed).unwrap().sweep(&sites()).unwrap();
+        assert_eq!(found.baseline, own.baseline);
+        let (mut all, mut shuffled) = (own.source.clone().unwrap(), found.source.clone().unwrap());
+        assert!(all.iter().zip(&shuffled).all(|(own, other)| own != other), "{all:?}, {shuffled:?}");
+        all.sort_by(f64::total_cmp);
+        shuffled.sort_by(f64::total_cmp);
+        assert_eq!(all, shuffled);
+        let again = patching(&clean).shuffled(seed).unwrap().sweep(&sites()).unwrap();
+        assert_eq!(found, again);
+    }
+    let error = |patching: Patching<'_>| patching.shuffled(0).unwrap_err().to_string();
+    let message = error(patching(&clean[..1]));
+    assert!(message.contains("example 0 is the only one with 5 tokens; add others of that length"), "{message}");
+    let zeros = Patching::ablating(&model, "When Mary", Ablation::Zero, metric.clone()).unwrap();
+    assert!(error(zeros).contains("zeros or means"));
+}

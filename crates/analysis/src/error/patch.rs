@@ -70,6 +70,12 @@ pub enum PatchError {
         /// Number of masked tokens in the prompt.
         given: usize,
     },
+    /// The pairs cannot be shuffled.
+    #[error("cannot shuffle the pairs: {reason}")]
+    Shuffled {
+        /// Why they cannot be shuffled.
+        reason: String,
+    },
     /// The point lacks the axis.
     #[error("`{point}` has no axis `{axis}`; its axes are {axes}")]
     Axis {

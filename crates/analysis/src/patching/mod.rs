@@ -12,6 +12,7 @@ mod path;
 mod prompts;
 mod receiver;
 mod result;
+mod shuffled;
 mod sites;
 mod source;
 mod sweep;
