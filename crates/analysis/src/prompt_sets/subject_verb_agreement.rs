@@ -29,15 +29,19 @@ const NOUNS: [[&str; 2]; 24] = [
     ["house", "houses"],
 ];
 
+/// Nouns before the verb.
+const PLACES: [[&str; 2]; 5] =
+    [["cabinet", "cabinets"], ["window", "windows"], ["door", "doors"], ["garden", "gardens"], ["wall", "walls"]];
+
 /// The corrupted prompt has the subject in the other number. The noun before the verb has the wrong number in the clean
 /// prompt.
 pub(super) fn template() -> Template {
-    let subjects = NOUNS.iter().flat_map(|[one, many]| [[*one, *many, "is", "are"], [*many, *one, "are", "is"]]);
+    let rows = NOUNS.iter().flat_map(|[one, many]| {
+        PLACES.iter().flat_map(move |[single, plural]| {
+            [[*one, *many, "is", "are", *plural], [*many, *one, "are", "is", *single]]
+        })
+    });
     Template::new("The {subject} {place} the {noun}", "The {other} {place} the {noun}", " {verb}", " {wrong}")
-        .rows(["subject", "other", "verb", "wrong"], subjects)
+        .rows(["subject", "other", "verb", "wrong", "noun"], rows)
         .phrases("place", ["near", "behind", "beside", "next to", "in front of", "close to"])
-        .words(
-            ["noun"],
-            ["cabinet", "cabinets", "window", "windows", "door", "doors", "garden", "gardens", "wall", "walls"],
-        )
 }
