@@ -6,6 +6,7 @@ use hooklens::experiments::ioi_prompts;
 use hooklens::hook::Axis;
 use hooklens::patching::{Ablation, Metric, Patching, Sites};
 use hooklens::prelude::*;
+use hooklens_model::config::Settings;
 use proptest::prelude::*;
 
 use crate::support::{any_plain, cases, random_model};
@@ -81,7 +82,7 @@ proptest! {
         let [rotary, groups, sinks] = kinds;
         let config = TransformerConfig::new(2, 16, 4, 20, 32).with_attn_only(true).with_norm(hooklens::NormKind::None);
         let config = if groups { config.with_kv_heads(2) } else { config };
-        let config = if rotary { config.with_positional(hooklens::Positional::Rotary(hooklens::Rotary { dim: 8, base: 1000.0, adjacent_pairs: false, scaling: None })) } else { config };
+        let config = if rotary { config.with_positional(hooklens::Positional::Rotary(hooklens::Rotary { dim: 4, base: 1000.0, adjacent_pairs: false, scaling: hooklens::RopeScaling::None })) } else { config };
         let model = random_model(config.with_attn_sinks(sinks), seed);
         let patching = patching(&model);
         let by_head = |point: &str, head| Sites::new(point).per([Axis::Pos, head]);
