@@ -13,18 +13,9 @@ use hooklens::attribution::{EdgeGraph, EdgeScores, Gradient};
 use hooklens::circuits::{MIB_SHARES, Selection};
 use hooklens::patching::{Ablation, Metric, Patching};
 use hooklens::prelude::*;
-use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
-
-#[derive(Deserialize)]
-struct Pair {
-    clean: Vec<u32>,
-    corrupted: Vec<u32>,
-    answer: u32,
-    wrong: u32,
-}
 
 fn main() -> Outcome {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
@@ -36,13 +27,17 @@ fn main() -> Outcome {
     let steps: usize = more.first().map_or(Ok(5), |steps| steps.parse())?;
     let model = HookedTransformer::from_pretrained(&*folder.to_string_lossy())?;
     let text = std::fs::read_to_string(folder.join("pairs.jsonl"))?;
-    let pairs: Vec<Pair> = text.lines().take(count).map(serde_json::from_str).collect::<Result<_, _>>()?;
-    let rows = |of: fn(&Pair) -> &Vec<u32>| -> Vec<Vec<u32>> { pairs.iter().map(|pair| of(pair).clone()).collect() };
-    let ids = |of: fn(&Pair) -> u32| -> Vec<u32> { pairs.iter().map(of).collect() };
-    let metric = Metric::logit_diff(&model, ids(|pair| pair.answer), ids(|pair| pair.wrong))?;
-    let ablation = Ablation::Resample(rows(|pair| &pair.corrupted).into());
-    let patching = Patching::ablating(&model, rows(|pair| &pair.clean), ablation, metric)?;
-    model.forward(rows(|pair| &pair.clean).swap_remove(0))?;
+    let pairs: Vec<Value> = text.lines().take(count).map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let rows = |name: &str| -> Outcome<Vec<Vec<u32>>> {
+        Ok(pairs.iter().map(|pair| serde_json::from_value(pair[name].clone())).collect::<Result<_, _>>()?)
+    };
+    let ids = |name: &str| -> Outcome<Vec<u32>> {
+        Ok(pairs.iter().map(|pair| serde_json::from_value(pair[name].clone())).collect::<Result<_, _>>()?)
+    };
+    let metric = Metric::logit_diff(&model, ids("answer")?, ids("wrong")?)?;
+    let ablation = Ablation::Resample(rows("corrupted")?.into());
+    let patching = Patching::ablating(&model, rows("clean")?, ablation, metric)?;
+    model.forward(rows("clean")?.swap_remove(0))?;
     let (loaded, start) = (status("VmRSS:")?, Instant::now());
     std::fs::write("/proc/self/clear_refs", "5")?;
     let result = match what.as_str() {
