@@ -13,13 +13,14 @@ use super::norm_gradient::through_norm;
 use crate::activations::{Components, Neurons, Stage};
 use crate::error::{PatchError, StatisticsError};
 use crate::labeled::{LabeledArray, LabeledAxis, matching};
-use crate::patching::{Example, Patching, Receiver, Sites, points_of};
+use crate::patching::{Patching, Receiver, Source};
 use crate::statistics::{EffectStatistics, Statistics};
 use hooklens_model::config::{Layers, Settings, TransformerConfig};
-use hooklens_model::driver::{ForwardOptions, HookedModel};
-use hooklens_model::error::{InputError, Result};
+use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
+use hooklens_model::error::{Error, InputError, Result};
 use hooklens_model::hook;
 use hooklens_model::model::{DecoderChecks, HookedTransformer, ModelParts, Norm};
+use hooklens_model::tokens::Tokens;
 
 /// A component that writes to the residual stream.
 ///
@@ -37,6 +38,9 @@ pub enum Sender {
     /// A layer's MLP.
     Mlp(usize),
 }
+
+/// Upper bound on the size of the outputs and gradients of one batch of examples, in bytes.
+const BYTES_AT_ONCE: usize = 256 << 20;
 
 /// Where the gradient of the metric is taken.
 ///
@@ -269,9 +273,6 @@ impl Patching<'_> {
     pub fn edges(&self, gradient: Gradient) -> Result<EdgeScores> {
         let model = self.model();
         let config = model.config();
-        if !self.is_paired() {
-            return Err(InputError::NeedsPairs { what: "edge attribution" }.into());
-        }
         let no_pieces = || InputError::Setting {
             name: "Gradient::Integrated",
             given: "0".into(),
@@ -283,13 +284,22 @@ impl Patching<'_> {
             Gradient::Integrated(pieces) => pieces,
         };
         let graph = EdgeGraph::of(model)?;
+        let Source::Run(sources) = &self.source else {
+            return Err(InputError::NeedsPairs { what: "edge attribution" }.into());
+        };
         let recorded = recorded_for_senders(config);
-        let ids = points_of(&Sites::new(recorded.as_slice()), model.catalog())?;
-        let per_example = self.each_example(&ids, |example| {
-            let source = example.source_run(&recorded)?;
-            let base = example.own_run(&recorded)?;
+        let shape = (graph.senders().len(), graph.receivers().len());
+        let per_position = (shape.0 + shape.1) * config.d_model() * size_of::<f32>();
+        let mut per_example = vec![Array2::zeros(shape); self.examples()];
+        for examples in self.batches(|len| BYTES_AT_ONCE / (per_position * len.max(1))) {
+            let run = |tokens: Tokens| {
+                let options = ForwardOptions::new().logits(Logits::None).record(recorded.as_slice());
+                Ok::<_, Error>(model.run(tokens, options)?.cache)
+            };
+            let source = run(Tokens::new(examples.iter().map(|own| sources[*own].clone()).collect::<Vec<_>>())?)?;
+            let base = run(self.rows(&examples)?)?;
             let change = changes(model, &base, &source)?;
-            let mut sum: Option<Tensor<2>> = None;
+            let mut sum: Option<Tensor<3>> = None;
             for piece in 0..pieces {
                 let share = (piece as f64 + 0.5) / pieces as f64;
                 let embedding = match gradient {
@@ -298,19 +308,57 @@ impl Patching<'_> {
                         Some(base.get(hook::embed())? * (1.0 - share) + source.get(hook::embed())? * share)
                     }
                 };
-                let slopes = slopes_at_receivers(model, &example, embedding)?;
-                let scores = change.clone().matmul(slopes.transpose());
+                let slopes = self.slopes_at_receivers(&examples, embedding)?;
                 sum = Some(match sum {
-                    Some(sum) => sum + scores,
-                    None => scores,
+                    Some(sum) => sum + slopes,
+                    None => slopes,
                 });
             }
-            let scores = sum.ok_or_else(no_pieces)? / pieces as f64;
+            let slopes = sum.ok_or_else(no_pieces)? / pieces as f64;
+            let scores = change.swap_dims(0, 1).matmul(slopes.swap_dims(0, 1).swap_dims(1, 2));
             let scores = hooklens_hooks::Activation::from(scores).to_ndarray()?;
-            let shape = (graph.senders().len(), graph.receivers().len());
-            Ok(Array2::from_shape_fn(shape, |(from, to)| f64::from(scores[[from, to]])))
-        })?;
+            for (row, example) in examples.iter().enumerate() {
+                per_example[*example] = Array2::from_shape_fn(shape, |(from, to)| f64::from(scores[[row, from, to]]));
+            }
+        }
         Ok(EdgeScores::of_graph(&graph, &per_example))
+    }
+
+    /// The gradient of the metric at each receiver's input, `[receiver, row, pos * d_model]`, in the unpatched runs of the
+    /// examples or, if `embedding` is given, in a run on that embedding.
+    fn slopes_at_receivers(&self, examples: &[usize], embedding: Option<Tensor<3>>) -> Result<Tensor<3>> {
+        let model = self.model();
+        model.check_unclipped("edge attribution")?;
+        let config = model.config();
+        if config.latent().is_some() {
+            return Err(InputError::Latent { what: "edge attribution" }.into());
+        }
+        let mut points = vec!["blocks.*.hook_resid_pre", "blocks.*.attn.hook_{q,k,v}", "blocks.-1.hook_resid_post"];
+        if config.mlp_layers().next().is_some() {
+            points.push("blocks.*.hook_mlp_in");
+        }
+        let hooks: Vec<Hook<'_>> =
+            embedding.into_iter().map(|own| hook::embed().edit(move |_, _| own.clone())).collect();
+        let options = ForwardOptions::new().record(points).hooks(hooks);
+        let (output, _) = self.rows_with_gradients(examples, options, "without a patch")?;
+        let cache = &output.cache;
+        let mut slopes: Vec<Tensor<3>> = Vec::new();
+        for (at, block) in model.parts().blocks.iter().enumerate() {
+            let input = cache.get(hook::resid_pre(at))?;
+            let Some(attn) = block.attn() else { continue };
+            for (gradient, map) in [
+                (cache.grad(hook::q(at))?, &attn.q),
+                (cache.grad(hook::k(at))?, &attn.k),
+                (cache.grad(hook::v(at))?, &attn.v),
+            ] {
+                slopes.push(by_head(&block.ln1, &input, gradient, map.weight_in(input.dtype())));
+            }
+            if config.has_mlp(at) {
+                slopes.push(flat(cache.grad(hook::mlp_in(at))?));
+            }
+        }
+        slopes.push(flat(cache.grad(hook::resid_post(-1))?));
+        Ok(Tensor::cat(slopes, 0))
     }
 }
 
@@ -337,68 +385,30 @@ fn recorded_for_senders(config: &TransformerConfig) -> Vec<&'static str> {
     points
 }
 
-/// Change in each sender's output (source minus base), `[sender, pos * d_model]`.
-fn changes(model: &HookedTransformer, base: &ActivationCache, source: &ActivationCache) -> Result<Tensor<2>> {
+/// Change in each sender's output (source minus base), `[sender, row, pos * d_model]`.
+fn changes(model: &HookedTransformer, base: &ActivationCache, source: &ActivationCache) -> Result<Tensor<3>> {
     let parts = |cache: &ActivationCache| -> Result<Components> {
         let parts = model.analyze(cache)?.written_to(Stage::Final, Neurons::Summed)?;
         // Position embeddings and biases are the same in both runs.
         Ok(parts.filter(|label| label != "bias" && label != "pos_embed")?)
     };
     let change = parts(source)?.vectors() - parts(base)?.vectors();
-    let [senders, _, pos, d_model] = change.dims();
-    Ok(change.reshape([senders, pos * d_model]))
+    let [senders, rows, pos, d_model] = change.dims();
+    Ok(change.reshape([senders, rows, pos * d_model]))
 }
 
-/// The gradient of the metric at each receiver's input, `[receiver, pos * d_model]`, in the unpatched run of the
-/// example or, if `embedding` is given, in a run on that embedding.
-fn slopes_at_receivers(
-    model: &HookedTransformer,
-    example: &Example<'_, HookedTransformer>,
-    embedding: Option<Tensor<3>>,
-) -> Result<Tensor<2>> {
-    model.check_unclipped("edge attribution")?;
-    let config = model.config();
-    if config.latent().is_some() {
-        return Err(InputError::Latent { what: "edge attribution" }.into());
-    }
-    let mut points = vec!["blocks.*.hook_resid_pre", "blocks.*.attn.hook_{q,k,v}", "blocks.-1.hook_resid_post"];
-    if config.mlp_layers().next().is_some() {
-        points.push("blocks.*.hook_mlp_in");
-    }
-    let hooks: Vec<Hook<'_>> = embedding.into_iter().map(|own| hook::embed().edit(move |_, _| own.clone())).collect();
-    let (output, _) = example.with_gradients(ForwardOptions::new().record(points).hooks(hooks))?;
-    let cache = &output.cache;
-    let mut slopes: Vec<Tensor<2>> = Vec::new();
-    for (at, block) in model.parts().blocks.iter().enumerate() {
-        let input = cache.get(hook::resid_pre(at))?;
-        let Some(attn) = block.attn() else { continue };
-        for (gradient, map) in [
-            (cache.grad(hook::q(at))?, &attn.q),
-            (cache.grad(hook::k(at))?, &attn.k),
-            (cache.grad(hook::v(at))?, &attn.v),
-        ] {
-            slopes.push(by_head(&block.ln1, &input, gradient, map.weight_in(input.dtype())));
-        }
-        if config.has_mlp(at) {
-            slopes.push(flat(cache.grad(hook::mlp_in(at))?));
-        }
-    }
-    slopes.push(flat(cache.grad(hook::resid_post(-1))?));
-    Ok(Tensor::cat(slopes, 0))
-}
-
-/// The gradient at each head's input, `[head, pos * d_model]`, computed from the gradient at the head's queries, keys
-/// or values, `[1, pos, head, d_head]`.
-fn by_head(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>, weight: Tensor<2>) -> Tensor<2> {
+/// The gradient at each head's input, `[head, row, pos * d_model]`, computed from the gradient at the head's queries, keys
+/// or values, `[row, pos, head, d_head]`.
+fn by_head(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>, weight: Tensor<2>) -> Tensor<3> {
     let [batch, pos, heads, d_head] = gradient.dims();
     let [d_model, _] = weight.dims();
     let weight = weight.reshape([d_model, heads, d_head]).permute([1, 2, 0]);
     let rows = gradient.permute([2, 0, 1, 3]).reshape([heads, batch * pos, d_head]);
     let back = rows.matmul(weight).reshape([heads, batch, pos, d_model]).permute([1, 2, 0, 3]);
-    through_norm(norm, input, back).permute([2, 0, 1, 3]).reshape([heads, batch * pos * d_model])
+    through_norm(norm, input, back).permute([2, 0, 1, 3]).reshape([heads, batch, pos * d_model])
 }
 
-fn flat(gradient: Tensor<3>) -> Tensor<2> {
+fn flat(gradient: Tensor<3>) -> Tensor<3> {
     let [batch, pos, d_model] = gradient.dims();
-    gradient.reshape([1, batch * pos * d_model])
+    gradient.reshape([1, batch, pos * d_model])
 }

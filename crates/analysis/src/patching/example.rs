@@ -10,7 +10,7 @@ use super::metric::{Metric, read_values};
 use super::model::Patchable;
 use super::source::{Means, Source, mean_like, means};
 use super::sweep::Patching;
-use hooklens_model::driver::{ForwardOptions, Logits, RunOutput, for_copies};
+use hooklens_model::driver::{ForwardOptions, RunOutput, for_copies};
 use hooklens_model::error::{InputError, Result};
 
 /// One example of a [`Patching`]: the prompt whose run is patched, and the source of the patches.
@@ -98,24 +98,6 @@ impl<M: Patchable> Example<'_, M> {
     /// row of the batch.
     pub(crate) fn options<'h>(&self) -> ForwardOptions<'h> {
         for_copies(ForwardOptions::new(), self.number, self.of)
-    }
-
-    fn recorded(&self, prompt: &M::Prompt, points: &[&str]) -> Result<ActivationCache> {
-        let options = self.options().logits(Logits::None).record(points);
-        Ok(std::mem::take(self.model.run(M::copies(prompt, 1)?, options)?.cache()))
-    }
-
-    /// Records points in the unpatched run.
-    pub(crate) fn own_run(&self, points: &[&str]) -> Result<ActivationCache> {
-        self.recorded(self.prompt, points)
-    }
-
-    /// Records points in the run that patches come from.
-    pub(crate) fn source_run(&self, points: &[&str]) -> Result<ActivationCache> {
-        match self.source {
-            Source::Run(prompts) => self.recorded(&prompts[self.number], points),
-            _ => Err(InputError::NeedsPairs { what: "this attribution" }.into()),
-        }
     }
 
     /// The values to patch into a run that recorded `unpatched`.

@@ -35,7 +35,7 @@ impl Patching<'_> {
         }
         let runner = EdgeRunner::new(self)?;
         let graph = runner.graph();
-        let groups = runner.batches(1).into_iter().map(|batch| runner.group(batch)).collect::<Result<Vec<_>>>()?;
+        let groups = runner.batches().into_iter().map(|batch| runner.group(batch)).collect::<Result<Vec<_>>>()?;
         let metric = |ablated: &ndarray::Array2<f32>| -> Result<f64> {
             let mut values = Vec::new();
             for group in &groups {

@@ -97,7 +97,7 @@ impl Patching<'_> {
         let runner = EdgeRunner::new(self)?;
         let graph = runner.graph();
         let edges: Vec<(usize, usize)> = graph.places().collect();
-        let batches = runner.batches(1);
+        let batches = runner.batches();
         let groups = batches.into_iter().map(|batch| runner.group(batch)).collect::<Result<Vec<Group>>>()?;
         let (mut clean, mut ablated) = (vec![0.0; self.examples()], Vec::new());
         let none = Masks::of(&Circuit::empty(graph));

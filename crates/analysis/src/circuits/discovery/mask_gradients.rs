@@ -17,7 +17,7 @@ impl Patching<'_> {
         let all = Masks::of(&Circuit::empty(graph));
         let mut per_example = vec![Array2::zeros(all.raw_dim()); self.examples()];
         let mut done = 0;
-        for batch in runner.batches(1) {
+        for batch in runner.batches() {
             let group = runner.group(batch)?;
             for step in 0..steps {
                 let share = (step as f32 + 0.5) / steps as f32;

@@ -19,14 +19,16 @@ use pass::{Chunks, EdgePass};
 use replacement::Replacement;
 
 use crate::attribution::EdgeGraph;
-use crate::patching::{Metric, Patching, read_values};
+use crate::patching::Patching;
 use hooklens_hooks::ActivationCache;
 use hooklens_model::config::{Layers, NormKind, Settings};
 use hooklens_model::driver::{ForwardOptions, HookedModel};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::hook;
 use hooklens_model::model::{DecoderChecks, HookedTransformer};
-use hooklens_model::tokens::Tokens;
+
+/// What is done to the run, for messages.
+const SITE: &str = "with edges ablated";
 
 /// Upper bound on the size of the outputs that one pass keeps, in bytes.
 const BYTES_AT_ONCE: usize = 128 << 20;
@@ -64,19 +66,9 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
         &self.graph
     }
 
-    /// Examples of equal length, in batches of a bounded size. `rows` is the number of rows per example.
-    pub(super) fn batches(&self, rows: usize) -> Vec<Vec<usize>> {
-        let mut batches: Vec<Vec<usize>> = Vec::new();
-        let len = |example: usize| self.patching.base[example].len();
-        for example in 0..self.patching.examples() {
-            let at_once = self.rows_at_once(len(example)) / rows.max(1);
-            let fits = |batch: &&mut Vec<usize>| len(batch[0]) == len(example) && batch.len() < at_once.max(1);
-            match batches.iter_mut().rev().find(fits) {
-                Some(batch) => batch.push(example),
-                None => batches.push(vec![example]),
-            }
-        }
-        batches
+    /// Examples of equal length, in batches of a bounded size.
+    pub(super) fn batches(&self) -> Vec<Vec<usize>> {
+        self.patching.batches(|len| self.rows_at_once(len))
     }
 
     /// Number of rows of prompts of this length that one pass may have.
@@ -93,7 +85,7 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
 
     /// The metric without ablations, per example of the batch.
     pub(super) fn clean(&self, examples: &[usize]) -> Result<Vec<f64>> {
-        let logits = self.model.forward_with(self.tokens(examples)?, self.options())?;
+        let logits = self.model.forward_with(self.patching.rows(examples)?, self.options())?;
         self.judged(logits, examples, "without an ablation")
     }
 
@@ -115,9 +107,9 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
 
     fn run(&self, examples: &[usize], masks: &Masks, ablated: &Chunks) -> Result<Vec<f64>> {
         let pass = EdgePass { model: self.model, order: &self.order, ablated: Some((masks, ablated)) };
-        let tokens = self.tokens(examples)?;
+        let tokens = self.patching.rows(examples)?;
         let (logits, _) = pass.run(|hooks| self.model.forward_with(tokens, self.options().hooks(hooks)))?;
-        self.judged(logits, examples, "with edges ablated")
+        self.judged(logits, examples, SITE)
     }
 
     /// The metric per example, and its gradient with respect to how much of each edge is ablated, `[sender, receiver]`
@@ -134,20 +126,10 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
         if config.post_norms() && config.norm() != NormKind::None {
             points.push("blocks.*.ln1_post.hook_scale");
         }
-        let tokens = self.tokens(&group.examples)?;
-        let mut judged = None;
-        let (output, _) = pass.run(|hooks| {
-            let options = self.options().hooks(hooks).record(points);
-            self.model.run_with_gradients(tokens, options, |logits| {
-                let device = logits.device();
-                let made = self.judge(logits, &group.examples);
-                let number = made.as_ref().ok().cloned().unwrap_or_else(|| Tensor::zeros([1], &device));
-                judged = Some(made);
-                number
-            })
+        let ((output, values), _) = pass.run(|hooks| {
+            let options = ForwardOptions::new().hooks(hooks).record(points);
+            self.patching.rows_with_gradients(&group.examples, options, SITE)
         })?;
-        let judged = judged.ok_or(InputError::NoOutput { what: "logits" })??;
-        let values = self.values(judged, &group.examples, "with edges ablated")?;
         let slopes = self.slopes(&output.cache, group)?;
         Ok(values.into_iter().zip(slopes).collect())
     }
@@ -190,30 +172,12 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
         Ok((0..group.examples.len()).map(of).collect())
     }
 
-    fn tokens(&self, examples: &[usize]) -> Result<Tokens> {
-        Ok(Tokens::new(examples.iter().map(|example| self.patching.base[*example].clone()).collect::<Vec<_>>())?)
-    }
-
     fn options<'h>(&self) -> ForwardOptions<'h> {
         ForwardOptions::new().logits(self.patching.metric.needs())
     }
 
     fn judged(&self, logits: Tensor<3>, examples: &[usize], site: &str) -> Result<Vec<f64>> {
-        self.values(self.judge(logits, examples)?, examples, site)
-    }
-
-    fn judge(&self, logits: Tensor<3>, examples: &[usize]) -> Result<Tensor<1>> {
-        let metric: &Metric = &self.patching.metric;
-        if examples.iter().all(|example| *example == examples[0]) {
-            return Ok(metric.judge(logits, examples[0])?);
-        }
-        let rows =
-            examples.iter().enumerate().map(|(row, example)| metric.judge(logits.clone().narrow(0, row, 1), *example));
-        Ok(Tensor::cat(rows.collect::<Result<Vec<_>, _>>()?, 0))
-    }
-
-    fn values(&self, judged: Tensor<1>, examples: &[usize], site: &str) -> Result<Vec<f64>> {
-        read_values(judged, examples[0], |_| site.to_string())
+        self.patching.read_rows(self.patching.judge_rows(logits, examples)?, examples, site)
     }
 }
 

@@ -145,7 +145,7 @@ struct Search<'s, 'p, 'm> {
 
 impl<'s, 'p, 'm> Search<'s, 'p, 'm> {
     fn new(runner: &'s EdgeRunner<'p, 'm>, runs: &CircuitRuns) -> Result<Self> {
-        let groups = runner.batches(1).into_iter().map(|batch| runner.group(batch)).collect::<Result<_>>()?;
+        let groups = runner.batches().into_iter().map(|batch| runner.group(batch)).collect::<Result<_>>()?;
         Ok(Self { runner, groups, clean: mean(&runs.clean), ablated: mean(&runs.ablated), worst: None })
     }
 

@@ -66,7 +66,7 @@ impl Patching<'_> {
         let (mut clean, mut ablated) = (vec![0.0; examples], vec![0.0; examples]);
         let mut metric = ndarray::ArrayD::zeros(IxDyn(&[masks.len(), examples]));
         let mut done = 0;
-        for batch in runner.batches(1) {
+        for batch in runner.batches() {
             let group = runner.group(batch)?;
             let own = runner.clean(&group.examples)?;
             let empty = runner.metric(&group, &none)?;

@@ -1,0 +1,72 @@
+//! Several examples of equal length as the rows of one batch.
+
+use burn::tensor::Tensor;
+
+use super::Patching;
+use super::metric::read_values;
+use hooklens_model::driver::{ForwardOptions, HookedModel};
+use hooklens_model::error::{InputError, Result};
+use hooklens_model::model::{HookedTransformer, Output};
+use hooklens_model::tokens::Tokens;
+
+impl Patching<'_, HookedTransformer> {
+    /// Examples of equal length, in batches of at most `at_once(len)` examples.
+    pub(crate) fn batches(&self, at_once: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
+        let mut batches: Vec<Vec<usize>> = Vec::new();
+        let len = |example: usize| self.base[example].len();
+        for example in 0..self.examples() {
+            let most = at_once(len(example)).max(1);
+            let fits = |batch: &&mut Vec<usize>| len(batch[0]) == len(example) && batch.len() < most;
+            match batches.iter_mut().rev().find(fits) {
+                Some(batch) => batch.push(example),
+                None => batches.push(vec![example]),
+            }
+        }
+        batches
+    }
+
+    /// The prompts of these examples, which have the same length.
+    pub(crate) fn rows(&self, examples: &[usize]) -> Result<Tokens> {
+        Ok(Tokens::new(examples.iter().map(|example| self.base[*example].clone()).collect::<Vec<_>>())?)
+    }
+
+    /// The metric of each row, from the logits that the metric needs.
+    pub(crate) fn judge_rows(&self, logits: Tensor<3>, examples: &[usize]) -> Result<Tensor<1>> {
+        if examples.iter().all(|example| *example == examples[0]) {
+            return Ok(self.metric.judge(logits, examples[0])?);
+        }
+        let row = |(row, example): (usize, &usize)| self.metric.judge(logits.clone().narrow(0, row, 1), *example);
+        Ok(Tensor::cat(examples.iter().enumerate().map(row).collect::<Result<Vec<_>, _>>()?, 0))
+    }
+
+    /// Reads metrics to the host. `site` says what was done to the run, for messages.
+    pub(crate) fn read_rows(&self, judged: Tensor<1>, examples: &[usize], site: &str) -> Result<Vec<f64>> {
+        read_values(judged, examples[0], |_| site.to_string())
+    }
+
+    /// Runs these examples and differentiates the sum of their metrics. Returns the output with the gradients at the
+    /// recorded points, and the metric of each row.
+    pub(crate) fn rows_with_gradients(
+        &self,
+        examples: &[usize],
+        options: ForwardOptions<'_>,
+        site: &str,
+    ) -> Result<(Output, Vec<f64>)> {
+        let mut judged = None;
+        let options = options.logits(self.metric.needs());
+        let output = self.model().run_with_gradients(self.rows(examples)?, options, |logits| {
+            let device = logits.device();
+            let made = self.judge_rows(logits, examples);
+            // If the metric fails, its error is returned below and this value is not used.
+            let number = made.as_ref().ok().cloned().unwrap_or_else(|| Tensor::zeros([1], &device));
+            judged = Some(made);
+            number
+        });
+        if let Some(Err(_)) = &judged {
+            judged.take().transpose()?;
+        }
+        let output = output?;
+        let judged = judged.ok_or(InputError::NoOutput { what: "logits" })??;
+        Ok((output, self.read_rows(judged, examples, site)?))
+    }
+}
