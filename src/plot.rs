@@ -14,6 +14,6 @@
 //! ```
 
 pub use hooklens_plot::{
-    AttentionPatterns, AttentionView, Bars, ColoredText, Colormap, Heatmap, Histogram, LensShade, LensTable, Line,
-    LinePlot, PatternGrid, Picture, PlotError, Scatter, Show, Shown,
+    AttentionPatterns, AttentionView, Bars, CircuitDiagram, ColoredText, Colormap, Heatmap, Histogram, LensShade,
+    LensTable, Line, LinePlot, PatternGrid, Picture, PlotError, Scatter, Show, Shown,
 };

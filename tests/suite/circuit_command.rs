@@ -51,7 +51,7 @@ fn every_method_and_ablation_reports() {
         &["--method", "learned-masks", "--steps", "10"],
         &["--method", "acdc", "--threshold", "0.3"],
         &["--ablate", "zero"],
-        &["--ablate", "mean", "--out", "curve.svg"],
+        &["--ablate", "mean", "--out", "curve.svg", "--diagram", "circuit.svg"],
         &["--out", "edges.csv"],
         &["--out", "curve.png"],
     ] {
@@ -62,6 +62,8 @@ fn every_method_and_ablation_reports() {
     let csv = std::fs::read_to_string(folder.path().join("edges.csv")).unwrap();
     assert!(csv.starts_with("sender,receiver,score,inclusion,loss\n") && csv.lines().count() > 10, "{csv}");
     assert!(std::fs::read_to_string(folder.path().join("curve.svg")).unwrap().contains("</svg>"));
+    let diagram = std::fs::read_to_string(folder.path().join("circuit.svg")).unwrap();
+    assert!(diagram.contains("logits") && diagram.contains("0_mlp") && diagram.contains("</svg>"));
 }
 
 #[test]
@@ -98,6 +100,8 @@ fn circuits_that_do_not_fit_are_refused() {
         (&[ioi[0], ioi[1], "--method", "acdc"], 2, "--method acdc requires --threshold"),
         (&[ioi[0], ioi[1], "--method", "eap", "--steps", "4"], 2, "--steps requires"),
         (&[ioi[0], ioi[1], "--steps", "0"], 1, "the number of steps is 0"),
+        (&[ioi[0], ioi[1], "--diagram", "d.csv"], 2, "must end in .svg, .png or .html"),
+        (&[ioi[0], ioi[1], "--share", "1", "--diagram", "d.svg", "--ablate", "zero"], 0, ""),
         (&[ioi[0], ioi[1], "--share", "1.5"], 2, "--share is 1.5"),
         (&[ioi[0], ioi[1], "--share", "nan"], 2, "--share is NaN"),
         (

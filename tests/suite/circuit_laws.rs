@@ -3,6 +3,7 @@
 use hooklens::PaddingSide;
 use hooklens::attribution::{EdgeGraph, EdgeScores, Gradient, Sender};
 use hooklens::circuits::{Circuit, Discovery, LearnedMasks, MIB_SHARES, Selection};
+use hooklens::features::{Metadata, SpliceDictionary};
 use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
 use hooklens::prelude::*;
 use hooklens_model::config::{Layers, Settings};
@@ -11,7 +12,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng as _, SeedableRng};
 
 use crate::seeded::fixture;
-use crate::support::{any_plain, cases, random_model, smooth};
+use crate::support::{any_plain, cases, random_model, smooth, with_dictionary};
 
 const CLEAN: [[u32; 6]; 3] = [[3, 9, 1, 7, 9, 4], [2, 2, 8, 0, 5, 1], [7, 1, 1, 6, 2, 3]];
 const CORRUPTED: [[u32; 6]; 3] = [[3, 9, 6, 7, 9, 4], [2, 2, 8, 11, 5, 2], [7, 4, 1, 6, 9, 3]];
@@ -287,4 +288,17 @@ fn the_known_induction_circuit_is_found() {
         let area = area_under_roc(&scores);
         assert!(area >= least, "{method:?}: {area}, {:?}", scores.largest(12));
     }
+}
+
+/// A dictionary that replaces an MLP's output is a part of that MLP; one that replaces the residual stream would make
+/// inputs that are not sums of outputs.
+#[test]
+fn dictionaries_replace_outputs_but_not_the_stream() {
+    let (model, sae) = with_dictionary();
+    let of_mlp = sae.clone().with_metadata(Metadata::at("blocks.1.hook_mlp_out")).with_error_term(false);
+    keeps_and_ablates(&model.splice_dictionary(&of_mlp).unwrap(), "a dictionary of the MLP's output");
+    let stream = model.splice_dictionary(&sae).unwrap();
+    let circuit = Circuit::full(&EdgeGraph::of(&stream).unwrap());
+    let error = resampled(&stream).run_circuits(&[circuit]).unwrap_err().to_string();
+    assert!(error.contains("a dictionary spliced into the residual stream"), "{error}");
 }

@@ -13,10 +13,11 @@ use hooklens_data::dump::DumpModel;
 static INVOCATION: OnceLock<(fn() -> Command, ArgMatches)> = OnceLock::new();
 
 /// Options that change where a result goes, but not the result.
-const NOT_SETTINGS: [&str; 12] = [
+const NOT_SETTINGS: [&str; 13] = [
     "out",
     "save",
     "save_mib",
+    "diagram",
     "json",
     "quiet",
     "spreadsheet_safe",

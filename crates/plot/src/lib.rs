@@ -7,6 +7,7 @@
 
 mod attention_view;
 mod bars;
+mod circuit_diagram;
 mod color;
 mod color_bar;
 mod colored_examples;
@@ -36,6 +37,7 @@ pub mod token_text;
 pub use crate::error::PlotError;
 pub use attention_view::{AttentionView, check_attention_view};
 pub use bars::Bars;
+pub use circuit_diagram::CircuitDiagram;
 pub use color::Colormap;
 pub use colored_text::ColoredText;
 pub use heatmap::Heatmap;

@@ -60,6 +60,11 @@ impl Splices {
         self.all.iter().any(earlier)
     }
 
+    /// Names of the points whose tensors the parts replace.
+    pub fn replaced<'c>(&self, catalog: &'c Catalog) -> Vec<&'c str> {
+        self.all.iter().map(|one| &*catalog.info(one.write).name).collect()
+    }
+
     /// The fingerprint of each part, if it has one.
     ///
     /// # Errors

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use super::args::{DtypeArg, ModelArg, ProcessArg};
-use super::out::{CsvArg, Names, OutFile, prepare, said, write};
-use super::pairs::{AblateArg, PairArgs};
+use super::out::{CsvArg, Kind, Names, OutFile, prepare, said, write};
+use super::pairs::{AblateArg, PairArgs, metric_and_unit};
 use super::picture_args::PngArg;
 use super::progress::progress;
 use super::terminal::note;
@@ -20,6 +20,7 @@ use hooklens_analysis::circuits::{Circuit, Selection};
 use hooklens_analysis::statistics::Statistics;
 use hooklens_model::error::Error;
 use hooklens_model::tokens::read_json;
+use hooklens_plot::CircuitDiagram;
 
 use method::{Found, MethodArgs};
 use proof::ProofArgs;
@@ -57,6 +58,9 @@ pub(super) struct CircuitArgs {
     /// Write the scores and the circuit to this file in MIB's format
     #[arg(long, value_name = "FILE.json", conflicts_with = "circuit")]
     pub(super) save_mib: Option<PathBuf>,
+    /// Draw the circuit as a graph: .svg, .png or .html
+    #[arg(long, value_name = "FILE")]
+    pub(super) diagram: Option<OutFile>,
     #[command(flatten)]
     proof: ProofArgs,
     /// Stop before a run that needs more passes than this (a forward pass over one prompt counts 1, a backward pass 2)
@@ -103,10 +107,12 @@ impl SelectArg {
 pub(super) fn run(args: &CircuitArgs) -> CliResult {
     let inputs =
         || args.model.inputs().into_iter().chain(args.pairs.file().map(Into::into)).chain(args.circuit.clone());
-    for out in
-        [args.out.as_ref().map(|out| &out.path), args.save.as_ref(), args.save_mib.as_ref()].into_iter().flatten()
-    {
+    let files = [args.out.as_ref(), args.diagram.as_ref()].map(|out| out.map(|out| &out.path));
+    for out in files.into_iter().chain([args.save.as_ref(), args.save_mib.as_ref()]).flatten() {
         prepare(Some(out), Names::File, inputs())?;
+    }
+    if let Some(OutFile { path, kind: Kind::Json | Kind::Csv }) = &args.diagram {
+        return Err(Failure::Usage(format!("--diagram {} must end in .svg, .png or .html", path.display())));
     }
     args.method.check()?;
     if !(0.0..=1.0).contains(&args.share) {
@@ -167,7 +173,17 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
             said(path)?;
         }
     }
-    report::report(args, &model, examples, scores.as_ref(), &circuit, &proof)
+    report::report(args, &model, examples, scores.as_ref(), &circuit, &proof)?;
+    if let Some(OutFile { path, .. }) = &args.diagram {
+        let name = args.pairs.metric_name();
+        let title = format!("{circuit}, {}, n = {examples}", metric_and_unit(&name).0);
+        let diagram = CircuitDiagram::new(&circuit, scores.as_ref())?.title(title);
+        args.picture.save(&diagram, path, |path| diagram.save(path))?;
+        if !args.json {
+            said(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// The circuit that was discovered, or that has the best scores.

@@ -22,6 +22,7 @@ use crate::attribution::EdgeGraph;
 use crate::patching::Patching;
 use hooklens_hooks::ActivationCache;
 use hooklens_model::config::{Layers, NormKind, Settings};
+use hooklens_model::driver::private::Spliceable;
 use hooklens_model::driver::{ForwardOptions, HookedModel};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::hook;
@@ -56,6 +57,11 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
         model.check_one_place("running a circuit")?;
         if model.config().latent().is_some() {
             return Err(InputError::Latent { what: "a circuit" }.into());
+        }
+        // What readers get would no longer be the sum of what was written.
+        if model.points().splices.replaced(model.catalog()).iter().any(|point| point.contains(".hook_resid_")) {
+            let with = "a dictionary spliced into the residual stream";
+            return Err(InputError::NotDefined { what: "a circuit", with }.into());
         }
         let order = RunOrder::of(&graph);
         let replacement = Replacement::of(patching, model, &order)?;
