@@ -96,9 +96,10 @@ pub(super) enum Command {
     /// Discover a circuit of edges, and prove it: faithfulness, stability, completeness, adversarial ablation
     #[command(after_help = "Examples:
   hooklens circuit --model embedded:ioi --ioi 20 --save ioi.json
-  hooklens circuit --model embedded:ioi --ioi 20 --circuit ioi.json --ablate mean
-  hooklens circuit --model embedded:ioi --ioi 20 --method eap-ig --share 0.1 \\
-    --select greedy --out faithfulness.svg")]
+  hooklens circuit --model embedded:ioi --ioi 20 --ablate mean \\
+    --circuit ioi.json
+  hooklens circuit --model embedded:ioi --ioi 20 --method eap-ig \\
+    --share 0.1 --select greedy --out curve.svg --diagram circuit.svg")]
     Circuit(Box<CircuitArgs>),
     /// Logit lens: decode each layer's residual stream with the model's unembedding
     #[command(after_help = "Example:

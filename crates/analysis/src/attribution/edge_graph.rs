@@ -138,7 +138,11 @@ impl EdgeGraph {
         let to = self.receivers.iter().position(|own| *own == receiver);
         let from = from.ok_or_else(|| unknown("sender", &sender.to_string(), &self.senders))?;
         let to = to.ok_or_else(|| unknown("receiver", &receiver.to_string(), &self.receivers))?;
-        if self.has((from, to)) { Ok((from, to)) } else { Err(CircuitError::Order { sender, receiver }) }
+        if self.has((from, to)) {
+            Ok((from, to))
+        } else {
+            Err(CircuitError::Order { sender: sender.to_string(), receiver: receiver.to_string() })
+        }
     }
 
     /// Checks that `other` has the same edges and, if both are known, belongs to the same model.

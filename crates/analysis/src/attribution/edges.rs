@@ -273,6 +273,7 @@ impl Patching<'_> {
     pub fn edges(&self, gradient: Gradient) -> Result<EdgeScores> {
         let model = self.model();
         let config = model.config();
+        model.check_plain_layers("edge attribution")?;
         let no_pieces = || InputError::Setting {
             name: "Gradient::Integrated",
             given: "0".into(),

@@ -283,7 +283,7 @@ fn scored(scores: &EdgeScores) -> Result<Vec<Ranked>, CircuitError> {
         if value.is_finite() {
             return Ok(((from, to), value));
         }
-        let (sender, receiver) = (graph.senders()[from], graph.receivers()[to]);
+        let (sender, receiver) = (graph.senders()[from].to_string(), graph.receivers()[to].to_string());
         Err(CircuitError::NotFinite { sender, receiver, value })
     };
     graph.places().map(of).collect()

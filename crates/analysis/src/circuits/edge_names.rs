@@ -39,7 +39,7 @@ impl<'g> EdgeNames<'g> {
         if self.graph.has((from, to)) {
             return Ok((from, to));
         }
-        let (sender, receiver) = (self.graph.senders()[from], self.graph.receivers()[to]);
+        let (sender, receiver) = (self.graph.senders()[from].to_string(), self.graph.receivers()[to].to_string());
         Err(CircuitError::Order { sender, receiver })
     }
 }

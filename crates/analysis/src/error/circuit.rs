@@ -2,9 +2,6 @@
 
 use thiserror::Error;
 
-use crate::attribution::Sender;
-use crate::patching::Receiver;
-
 /// An error in building, reading or running a circuit.
 ///
 /// ```
@@ -34,9 +31,9 @@ pub enum CircuitError {
     #[error("there is no edge {sender} -> {receiver}: {sender} writes after {receiver} has read")]
     Order {
         /// The sender.
-        sender: Sender,
+        sender: String,
         /// The receiver.
-        receiver: Receiver,
+        receiver: String,
     },
     /// The circuit or the scores belong to an architecture with other edges.
     #[error(
@@ -69,9 +66,9 @@ pub enum CircuitError {
     #[error("the score of {sender} -> {receiver} is {value}, not a finite number")]
     NotFinite {
         /// The sender.
-        sender: Sender,
+        sender: String,
         /// The receiver.
-        receiver: Receiver,
+        receiver: String,
         /// The score.
         value: f64,
     },

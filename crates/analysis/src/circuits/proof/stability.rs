@@ -52,7 +52,7 @@ impl EdgeScores {
         }
         if let Some(circuit) = places.iter().find_map(|(from, to)| {
             let value = (0..examples).map(|example| values[[*from, *to, example]]).find(|value| !value.is_finite())?;
-            let (sender, receiver) = (graph.senders()[*from], graph.receivers()[*to]);
+            let (sender, receiver) = (graph.senders()[*from].to_string(), graph.receivers()[*to].to_string());
             Some(CircuitError::NotFinite { sender, receiver, value })
         }) {
             return Err(circuit.into());
