@@ -168,4 +168,10 @@ fn damaged_circuit_files_are_refused() {
         let error = Circuit::from_json(&graph, text).unwrap_err().to_string();
         assert!(error.contains(expected), "{expected}: {error}");
     }
+    // A circuit needs no scores, but scores need all.
+    let mut unscored: serde_json::Value = serde_json::from_str(&good).unwrap();
+    unscored["edges"]["input->m0"]["score"] = serde_json::Value::Null;
+    assert!(Circuit::from_json(&graph, &unscored.to_string()).is_ok());
+    let error = EdgeScores::from_mib(&graph, &unscored.to_string()).unwrap_err().to_string();
+    assert!(error.contains("the edge embed -> 0_mlp has no score"), "{error}");
 }

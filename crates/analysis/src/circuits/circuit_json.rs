@@ -113,6 +113,10 @@ impl EdgeScores {
     /// another.
     pub fn from_mib(graph: &EdgeGraph, text: &str) -> Result<Self, CircuitError> {
         let (_, scores) = mib_edges(graph, parsed(text)?)?;
+        if let Some((from, to)) = graph.places().find(|place| !scores[*place].is_finite()) {
+            let reason = format!("the edge {} -> {} has no score", graph.senders()[from], graph.receivers()[to]);
+            return Err(CircuitError::File { reason });
+        }
         Ok(Self::of_graph(graph, &[scores.mapv(|score| -score)]))
     }
 
@@ -167,7 +171,7 @@ impl EdgeScores {
     }
 }
 
-/// Which edges are in the graph, and their scores, `[sender, receiver]`.
+/// Which edges are in the graph, and their scores, `[sender, receiver]`; NaN without one.
 fn mib_edges(graph: &EdgeGraph, value: serde_json::Value) -> Result<(Array2<bool>, Array2<f64>), CircuitError> {
     let stored: Mib = serde_json::from_value(value).map_err(unreadable)?;
     if stored.nodes.values().any(|node| node.neurons.is_some()) {
@@ -200,7 +204,7 @@ fn mib_edges(graph: &EdgeGraph, value: serde_json::Value) -> Result<(Array2<bool
         seen[place] = true;
         kept[place] = edge.in_graph;
         // Each query head has a part of the effect of the keys and values that it shares.
-        scores[place] += edge.score.unwrap_or(0.0);
+        scores[place] += edge.score.unwrap_or(f64::NAN);
     }
     if let Some((from, to)) = graph.places().find(|place| !seen[*place]) {
         let reason = format!("the edge {} -> {} is missing", graph.senders()[from], graph.receivers()[to]);
