@@ -1,15 +1,14 @@
 //! Drawings of circuits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::draw::{BLACK_INK, FINE, LABELS, TITLE, failed, fine_png, fine_svg};
-use super::page;
+use super::draw::{BLACK_INK, FINE, LABELS, TITLE, failed};
+use super::frame::framed;
 use super::pen::{color, path, polygon, text, wide};
-use super::picture::Picture;
 use crate::error::PlotError;
 use hooklens_analysis::attribution::{EdgeScores, Sender};
 use hooklens_analysis::circuits::Circuit;
@@ -51,12 +50,16 @@ const WIDEST: f64 = 4.0;
 #[derive(Debug, Clone)]
 pub struct CircuitDiagram {
     title: String,
-    boxes: BTreeMap<Node, Place>,
     edges: Vec<Edge>,
-    size: (f64, f64),
 }
 
-/// What is drawn as a box. The order is that of the rows, from the bottom.
+/// Where everything is drawn.
+struct Layout {
+    boxes: BTreeMap<Node, Place>,
+    size: (u32, u32),
+}
+
+/// What is drawn as a box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Node {
     Embed,
@@ -67,7 +70,7 @@ enum Node {
     Logits,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Place {
     /// Center.
     x: f64,
@@ -109,72 +112,46 @@ impl CircuitDiagram {
         for edge in &mut edges {
             edge.strength = edge.strength.map(|own| if largest > 0.0 { own / largest } else { 0.0 });
         }
-        let boxes: BTreeMap<Node, Place> =
-            edges.iter().flat_map(|edge| [edge.from, edge.to]).map(|node| (node, Place::default())).collect();
         // Heads read their shared keys and values.
-        for node in boxes.keys() {
+        let nodes = nodes(&edges);
+        for node in &nodes {
             if let Node::Head(layer, head) = *node {
                 let shared = Node::Shared(layer, head / groups.get(&layer).copied().unwrap_or(1));
-                if boxes.contains_key(&shared) {
+                if nodes.contains(&shared) {
                     edges.push(Edge { from: shared, to: *node, side: 0.0, strength: Some(0.0) });
                 }
             }
         }
-        let mut own = Self { title: String::new(), boxes, edges, size: (0.0, 0.0) };
-        own.lay_out();
-        Ok(own)
+        Ok(Self { title: String::new(), edges })
     }
 
-    /// Sets the title, drawn above the picture.
-    #[must_use]
-    pub fn title(mut self, title: impl Into<String>) -> Self {
-        self.title = title.into();
-        self.lay_out();
-        self
-    }
-
-    /// Saves the picture to a file atomically, as SVG, PNG or HTML depending on the file's extension.
-    ///
-    /// # Errors
-    /// [`PlotError::Kind`] for another extension; [`PlotError::Draw`] if drawing fails; [`PlotError::Write`] if the file
-    /// cannot be written.
-    pub fn save(&self, path: impl AsRef<std::path::Path>) -> Result<(), PlotError> {
-        let page = || Ok(page::of_picture(&self.title, &self.to_svg()?));
-        super::draw::save(path.as_ref(), || self.to_svg(), || self.to_png(2), page)
-    }
-
-    fn lay_out(&mut self) {
-        let mut rows: Vec<Vec<Node>> = Vec::new();
-        for node in order(self.boxes.keys()) {
-            match rows.last_mut().filter(|row| row_of(row[0]) == row_of(node)) {
-                Some(row) => row.push(node),
-                None => rows.push(vec![node]),
-            }
+    fn frame(&self) -> Layout {
+        let mut rows: BTreeMap<usize, Vec<Node>> = BTreeMap::new();
+        for node in nodes(&self.edges) {
+            rows.entry(row_of(node)).or_default().push(node);
         }
         let width = |node: &Node| wide(&node.to_string(), LABELS) + 12.0;
         let wide_row = |row: &Vec<Node>| row.iter().map(|node| width(node) + GAP).sum::<f64>() - GAP;
-        let most = rows.iter().map(wide_row).fold(wide(&self.title, TITLE), f64::max).max(200.0);
+        let most = rows.values().map(wide_row).fold(wide(&self.title, TITLE), f64::max).max(200.0);
         let above = if self.title.is_empty() { 0.0 } else { TITLE + 14.0 };
         let height = above + 2.0 * MARGIN + BOX + ROW * (rows.len() - 1) as f64;
         // Room for the edges that pass by other rows.
         let beside = 0.75 * sideways(rows.len().saturating_sub(2));
-        for (number, row) in rows.iter().enumerate() {
+        let mut boxes = BTreeMap::new();
+        for (number, row) in rows.values().enumerate() {
             let mut x = MARGIN + beside + (most - wide_row(row)) / 2.0;
             for node in row {
                 let width = width(node);
                 let y = height - MARGIN - BOX / 2.0 - ROW * number as f64;
-                self.boxes.insert(*node, Place { x: x + width / 2.0, y, width });
+                boxes.insert(*node, Place { x: x + width / 2.0, y, width });
                 x += width + GAP;
             }
         }
-        self.size = (most + 2.0 * (MARGIN + beside), height);
+        let width = most + 2.0 * (MARGIN + beside);
+        Layout { boxes, size: (width.ceil() as u32, height.ceil() as u32) }
     }
 
-    fn pixels(&self) -> (u32, u32) {
-        (self.size.0.ceil() as u32, self.size.1.ceil() as u32)
-    }
-
-    fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<(), PlotError> {
+    fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>, layout: &Layout) -> Result<(), PlotError> {
         area.fill(&WHITE).map_err(failed)?;
         text(area, &self.title, (MARGIN, MARGIN / 2.0), TITLE, (HPos::Left, VPos::Top), false)?;
         // The strongest edges are drawn last, on top.
@@ -182,7 +159,7 @@ impl CircuitDiagram {
         let size = |edge: &&Edge| edge.strength.unwrap_or(1.0).abs();
         edges.sort_by(|a, b| size(a).total_cmp(&size(b)));
         for edge in edges {
-            let (from, to) = (self.boxes[&edge.from], self.boxes[&edge.to]);
+            let (from, to) = (layout.boxes[&edge.from], layout.boxes[&edge.to]);
             let start = (from.x, from.y - BOX / 2.0);
             let end = (to.x + edge.side * to.width / 3.0, to.y + BOX / 2.0);
             let ink = match edge.strength {
@@ -197,7 +174,7 @@ impl CircuitDiagram {
             let out = if matches!(edge.from, Node::Mlp(_)) { sideways(skipped) } else { -sideways(skipped) };
             path(area, &curve(start, end, out), ink, width.round() as u32)?;
         }
-        for (node, place) in &self.boxes {
+        for (node, place) in &layout.boxes {
             let (half, tall) = (place.width / 2.0, BOX / 2.0);
             let corners = [(-half, -tall), (half, -tall), (half, tall), (-half, tall)];
             let corners = corners.map(|(x, y)| (place.x + x, place.y + y));
@@ -209,15 +186,7 @@ impl CircuitDiagram {
     }
 }
 
-impl Picture for CircuitDiagram {
-    fn to_svg(&self) -> Result<String, PlotError> {
-        fine_svg(self.pixels(), |area| self.draw(&area))
-    }
-
-    fn to_png(&self, scale: u32) -> Result<Vec<u8>, PlotError> {
-        fine_png(self.pixels(), scale, |area| self.draw(&area))
-    }
-}
+framed!(CircuitDiagram);
 
 impl std::fmt::Display for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -242,10 +211,9 @@ fn row_of(node: Node) -> usize {
     }
 }
 
-fn order<'n>(nodes: impl Iterator<Item = &'n Node>) -> Vec<Node> {
-    let mut nodes: Vec<Node> = nodes.copied().collect();
-    nodes.sort_by_key(|node| (row_of(*node), *node));
-    nodes
+/// All boxes.
+fn nodes(edges: &[Edge]) -> BTreeSet<Node> {
+    edges.iter().flat_map(|edge| [edge.from, edge.to]).collect()
 }
 
 /// Number of heads per key/value head, of layers that share them.

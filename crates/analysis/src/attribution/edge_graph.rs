@@ -105,6 +105,14 @@ impl EdgeGraph {
         layers.max().unwrap_or(0)
     }
 
+    /// Number of heads and of key/value heads of a layer.
+    pub(crate) fn heads_of(&self, layer: isize) -> [usize; 2] {
+        let count = |is: fn(&Receiver) -> bool| {
+            self.receivers.iter().filter(|own| is(own) && own.layer() == Some(layer)).count()
+        };
+        [count(|own| matches!(own, Receiver::Query(..))), count(|own| matches!(own, Receiver::Key(..)))]
+    }
+
     /// For each receiver, the indices of the senders whose outputs are computed from what it reads.
     pub(crate) fn outputs(&self) -> Vec<Vec<usize>> {
         (0..self.receivers.len()).map(|to| self.outputs_of(to)).collect()
@@ -114,11 +122,8 @@ impl EdgeGraph {
     pub(crate) fn outputs_of(&self, to: usize) -> Vec<usize> {
         let receiver = self.receivers[to];
         let Some(layer) = receiver.layer() else { return Vec::new() };
-        let heads = |is: fn(&Receiver) -> bool| {
-            self.receivers.iter().filter(|own| is(own) && own.layer() == Some(layer)).count()
-        };
-        let shared = heads(|own| matches!(own, Receiver::Key(..))).max(1);
-        let group = heads(|own| matches!(own, Receiver::Query(..))) / shared;
+        let [heads, kv_heads] = self.heads_of(layer);
+        let group = heads / kv_heads.max(1);
         let computes = |sender: &Sender| match (receiver, *sender) {
             (Receiver::Query(..), Sender::Head(at, head)) => (Some(head), at as isize) == (receiver.head(), layer),
             (Receiver::Key(..) | Receiver::Value(..), Sender::Head(at, head)) => {
@@ -138,11 +143,16 @@ impl EdgeGraph {
         let to = self.receivers.iter().position(|own| *own == receiver);
         let from = from.ok_or_else(|| unknown("sender", &sender.to_string(), &self.senders))?;
         let to = to.ok_or_else(|| unknown("receiver", &receiver.to_string(), &self.receivers))?;
+        self.checked((from, to))
+    }
+
+    /// Fails if the sender writes after the receiver has read.
+    pub(crate) fn checked(&self, (from, to): (usize, usize)) -> Result<(usize, usize), CircuitError> {
         if self.has((from, to)) {
-            Ok((from, to))
-        } else {
-            Err(CircuitError::Order { sender: sender.to_string(), receiver: receiver.to_string() })
+            return Ok((from, to));
         }
+        let (sender, receiver) = (self.senders[from].to_string(), self.receivers[to].to_string());
+        Err(CircuitError::Order { sender, receiver })
     }
 
     /// Checks that `other` has the same edges and, if both are known, belongs to the same model.

@@ -18,8 +18,8 @@ enum Patched {
 impl Patching<'_> {
     /// Estimates the effects of patching each query, `[layer, pos, head]`, with the fix of AtP* (Kramár et al. 2024): the
     /// attention pattern with the patched query is computed exactly, and its effect by the gradient at the pattern. A
-    /// saturated softmax, whose gradient is zero, no longer hides an effect. The labels are those of a sweep over
-    /// `*attn.hook_q` per position and head.
+    /// saturated softmax, whose gradient is zero, no longer hides an effect. The labels are the same as for a
+    /// sweep over `*attn.hook_q` per position and head.
     ///
     /// ```
     /// use hooklens::hook::Axis;

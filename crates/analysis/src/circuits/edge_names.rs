@@ -36,11 +36,7 @@ impl<'g> EdgeNames<'g> {
     pub(super) fn place(&self, sender: &str, receiver: &str) -> Result<(usize, usize), CircuitError> {
         let from = find(&self.senders, "sender", sender)?;
         let to = find(&self.receivers, "receiver", receiver)?;
-        if self.graph.has((from, to)) {
-            return Ok((from, to));
-        }
-        let (sender, receiver) = (self.graph.senders()[from].to_string(), self.graph.receivers()[to].to_string());
-        Err(CircuitError::Order { sender, receiver })
+        self.graph.checked((from, to))
     }
 }
 

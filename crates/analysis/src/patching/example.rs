@@ -6,12 +6,13 @@ use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, ActivationCache, PointId, Selection};
 
 use super::base_run::BaseRun;
+use super::differentiated::differentiated;
 use super::metric::{Metric, read_values};
 use super::model::Patchable;
 use super::source::{Means, Source, mean_like, means};
 use super::sweep::Patching;
 use hooklens_model::driver::{ForwardOptions, RunOutput, for_copies};
-use hooklens_model::error::{InputError, Result};
+use hooklens_model::error::Result;
 
 /// One example of a [`Patching`]: the prompt whose run is patched, and the source of the patches.
 pub(crate) struct Example<'p, M: Patchable> {
@@ -75,22 +76,12 @@ impl<M: Patchable> Example<'_, M> {
 
     /// Runs the example without patches and computes gradients of the metric. Returns the output and the metric.
     pub(crate) fn with_gradients(&self, options: ForwardOptions<'_>) -> Result<(M::Output, f64)> {
-        let mut judged = None;
-        let (needs, device) = (self.metric.needs(), self.model.devices().first().cloned().unwrap_or_default());
+        let needs = self.metric.needs();
         let options = M::making(for_copies(options, self.number, self.of), needs);
-        let output = self.model.run_with_gradients(M::copies(self.prompt, 1)?, options, |scored| {
-            let read = self.model.read(scored, self.prompt, needs);
-            let made = read.and_then(|logits| Ok(self.metric.judge(logits, self.number)?));
-            // If the metric fails, its error is returned below and this value is not used.
-            let number = made.as_ref().ok().cloned().unwrap_or_else(|| Tensor::zeros([1], &device));
-            judged = Some(made);
-            number
-        });
-        if let Some(Err(_)) = &judged {
-            judged.take().transpose()?;
-        }
-        let output = output?;
-        let judged = judged.ok_or(InputError::NoOutput { what: "logits" })??;
+        let (output, judged) = differentiated(self.model, M::copies(self.prompt, 1)?, options, |scored| {
+            let logits = self.model.read(scored, self.prompt, needs)?;
+            Ok(self.metric.judge(logits, self.number)?)
+        })?;
         Ok((output, read_values(judged, self.number, |_| "without a patch".to_string())?[0]))
     }
 

@@ -2,6 +2,7 @@
 //! the logits.
 
 mod base_run;
+mod differentiated;
 mod example;
 mod growing_batch;
 mod layout;

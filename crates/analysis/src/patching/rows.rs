@@ -3,9 +3,10 @@
 use burn::tensor::Tensor;
 
 use super::Patching;
+use super::differentiated::differentiated;
 use super::metric::read_values;
-use hooklens_model::driver::{ForwardOptions, HookedModel};
-use hooklens_model::error::{InputError, Result};
+use hooklens_model::driver::ForwardOptions;
+use hooklens_model::error::Result;
 use hooklens_model::model::{HookedTransformer, Output};
 use hooklens_model::tokens::Tokens;
 
@@ -52,21 +53,9 @@ impl Patching<'_, HookedTransformer> {
         options: ForwardOptions<'_>,
         site: &str,
     ) -> Result<(Output, Vec<f64>)> {
-        let mut judged = None;
         let options = options.logits(self.metric.needs());
-        let output = self.model().run_with_gradients(self.rows(examples)?, options, |logits| {
-            let device = logits.device();
-            let made = self.judge_rows(logits, examples);
-            // If the metric fails, its error is returned below and this value is not used.
-            let number = made.as_ref().ok().cloned().unwrap_or_else(|| Tensor::zeros([1], &device));
-            judged = Some(made);
-            number
-        });
-        if let Some(Err(_)) = &judged {
-            judged.take().transpose()?;
-        }
-        let output = output?;
-        let judged = judged.ok_or(InputError::NoOutput { what: "logits" })??;
+        let judge = |logits| self.judge_rows(logits, examples);
+        let (output, judged) = differentiated(self.model(), self.rows(examples)?.into(), options, judge)?;
         Ok((output, self.read_rows(judged, examples, site)?))
     }
 }

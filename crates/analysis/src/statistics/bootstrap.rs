@@ -17,18 +17,9 @@ impl Statistics {
         let mut means = Vec::with_capacity(self.resamples);
         let count = effects.len() as f64;
         resamples.each(|row| means.push(row.iter().map(|example| effects[*example as usize]).sum::<f64>() / count));
-        means.sort_unstable_by(f64::total_cmp);
-        let tail = (1.0 - self.confidence) / 2.0;
-        let tails = if self.bias_corrected {
-            // Leaving out an example changes the mean in proportion to the example's distance from it.
-            let mean = mean(effects);
-            let gaps: Vec<f64> = effects.iter().map(|effect| effect - mean).collect();
-            corrected(mean, &gaps, &means, tail)
-        } else {
-            [tail, 1.0 - tail]
-        };
-        let [low, high] = tails.map(|share| quantile(&means, share));
-        Interval { low, high }
+        let mean = mean(effects);
+        // Leaving out an example changes the mean in proportion to the example's distance from it.
+        self.bounds(mean, || effects.iter().map(|effect| effect - mean).collect(), means)
     }
 
     /// Interval of a statistic of examples, which is computed from the indices of the chosen ones. Resamples for which
@@ -47,22 +38,26 @@ impl Statistics {
         if !value.is_finite() || values.is_empty() {
             return Err(StatisticsError::Undefined { value });
         }
-        values.sort_unstable_by(f64::total_cmp);
-        let tail = (1.0 - self.confidence) / 2.0;
-        let tails = if self.bias_corrected {
+        let gaps = || {
             let without = |left_out: &u32| {
                 let others: Vec<u32> = all.iter().copied().filter(|example| example != left_out).collect();
                 statistic(&others)
             };
             let jackknife: Vec<f64> = all.iter().map(without).collect();
             let center = mean(&jackknife);
-            let gaps: Vec<f64> = jackknife.iter().map(|own| center - own).filter(|gap| gap.is_finite()).collect();
-            corrected(value, &gaps, &values, tail)
-        } else {
-            [tail, 1.0 - tail]
+            jackknife.iter().map(|own| center - own).filter(|gap| gap.is_finite()).collect()
         };
-        let [low, high] = tails.map(|share| quantile(&values, share));
-        Ok(Interval { low, high })
+        Ok(self.bounds(value, gaps, values))
+    }
+
+    /// Interval of a statistic with this value, from its values for resampled examples. `gaps` are proportional to how
+    /// much each example raises the statistic, for a bias-corrected interval.
+    fn bounds(&self, value: f64, gaps: impl FnOnce() -> Vec<f64>, mut resampled: Vec<f64>) -> Interval {
+        resampled.sort_unstable_by(f64::total_cmp);
+        let tail = (1.0 - self.confidence) / 2.0;
+        let tails = if self.bias_corrected { corrected(value, &gaps(), &resampled, tail) } else { [tail, 1.0 - tail] };
+        let [low, high] = tails.map(|share| quantile(&resampled, share));
+        Interval { low, high }
     }
 }
 

@@ -38,9 +38,9 @@ enum MethodArg {
 }
 
 /// What was discovered: scores or, with ACDC, a circuit.
-pub(super) struct Found {
-    pub(super) scores: Option<EdgeScores>,
-    pub(super) circuit: Option<Circuit>,
+pub(super) enum Found {
+    Scores(EdgeScores),
+    Circuit(Circuit),
 }
 
 impl MethodArgs {
@@ -80,8 +80,8 @@ impl MethodArgs {
 
     pub(super) fn discover(&self, patching: &Patching<'_>, share: f64) -> Result<Found, Failure> {
         Ok(match self.discovery(share) {
-            Some(method) => Found { scores: Some(patching.discover(&method)?), circuit: None },
-            None => Found { scores: None, circuit: Some(patching.acdc(self.threshold.unwrap_or(0.0))?) },
+            Some(method) => Found::Scores(patching.discover(&method)?),
+            None => Found::Circuit(patching.acdc(self.threshold.unwrap_or(0.0))?),
         })
     }
 

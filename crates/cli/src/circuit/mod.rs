@@ -15,7 +15,7 @@ use super::picture_args::PngArg;
 use super::progress::progress;
 use super::terminal::note;
 use super::{CliResult, Failure, load};
-use hooklens_analysis::attribution::EdgeGraph;
+use hooklens_analysis::attribution::{EdgeGraph, EdgeScores};
 use hooklens_analysis::circuits::{Circuit, Selection};
 use hooklens_analysis::statistics::Statistics;
 use hooklens_model::error::Error;
@@ -148,11 +148,13 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
     bar.set_message("discovering");
     let (scores, circuit) = match given {
         Some(given) => (None, given),
-        None => {
-            let found = args.method.discover(&patching, args.share)?;
-            let circuit = chosen(args, &found)?;
-            (found.scores, circuit)
-        }
+        None => match args.method.discover(&patching, args.share)? {
+            Found::Circuit(circuit) => (None, circuit),
+            Found::Scores(scores) => {
+                let circuit = chosen(args, &scores)?;
+                (Some(scores), circuit)
+            }
+        },
     };
     bar.set_message("proving");
     let statistics = Statistics::new().resamples(1000).seed(args.proof.seed);
@@ -186,13 +188,8 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
     Ok(())
 }
 
-/// The circuit that was discovered, or that has the best scores.
-fn chosen(args: &CircuitArgs, found: &Found) -> Result<Circuit, Failure> {
-    let scores = match (&found.circuit, &found.scores) {
-        (Some(circuit), _) => return Ok(circuit.clone()),
-        (None, Some(scores)) => scores,
-        (None, None) => return Err(Failure::Failed("the method found neither scores nor a circuit".into())),
-    };
+/// The circuit that has the best scores.
+fn chosen(args: &CircuitArgs, scores: &EdgeScores) -> Result<Circuit, Failure> {
     let edges = scores.graph().len();
     let count = args.keep.unwrap_or((edges as f64 * args.share) as usize);
     if count > edges {

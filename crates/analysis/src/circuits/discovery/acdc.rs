@@ -1,10 +1,9 @@
 //! ACDC (Conmy et al. 2023): removes edges one after another, from the logits backward.
 
 use crate::circuits::Circuit;
-use crate::circuits::edge_run::{EdgeRunner, Masks};
+use crate::circuits::edge_run::{EdgeRunner, mask_of};
 use crate::error::CircuitError;
 use crate::patching::Patching;
-use crate::statistics::mean;
 use hooklens_model::error::Result;
 
 impl Patching<'_> {
@@ -35,24 +34,17 @@ impl Patching<'_> {
         }
         let runner = EdgeRunner::new(self)?;
         let graph = runner.graph();
-        let groups = runner.batches().into_iter().map(|batch| runner.group(batch)).collect::<Result<Vec<_>>>()?;
-        let metric = |ablated: &ndarray::Array2<f32>| -> Result<f64> {
-            let mut values = Vec::new();
-            for group in &groups {
-                values.extend(runner.metric(group, ablated)?);
-            }
-            Ok(mean(&values))
-        };
+        let groups = runner.groups()?;
         let outputs = graph.outputs();
-        let mut ablated = Masks::of(&Circuit::full(graph));
-        let mut current = metric(&ablated)?;
+        let mut ablated = mask_of(&Circuit::full(graph));
+        let mut current = runner.mean_metric(&groups, &ablated)?;
         let mut read = vec![false; graph.senders().len()];
         for to in (0..graph.receivers().len()).rev() {
             let used = outputs[to].is_empty() || outputs[to].iter().any(|from| read[*from]);
             for from in (0..graph.senders().len()).rev().filter(|from| graph.has((*from, to))) {
                 ablated[[from, to]] = 1.0;
                 if used {
-                    let without = metric(&ablated)?;
+                    let without = runner.mean_metric(&groups, &ablated)?;
                     if (without - current).abs() < threshold {
                         current = without;
                     } else {

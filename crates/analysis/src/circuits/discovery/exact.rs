@@ -25,7 +25,7 @@ impl Patching<'_> {
                     mask[*edge] = 1.0;
                     mask
                 };
-                let values = runner.metric_per_mask(&group, chunk.iter().map(mask).collect())?;
+                let values = runner.metric_per_mask(&group, &chunk.iter().map(mask).collect::<Vec<_>>())?;
                 for (edge, value) in chunk.iter().zip(values) {
                     scores[*edge] = value - clean;
                 }

@@ -5,8 +5,8 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::attribution::EdgeScores;
-use crate::circuits::Circuit;
-use crate::circuits::edge_run::{EdgeRunner, Group, Masks};
+use crate::circuits::CircuitRuns;
+use crate::circuits::edge_run::EdgeRunner;
 use crate::error::CircuitError;
 use crate::patching::Patching;
 use crate::statistics::mean;
@@ -96,17 +96,10 @@ impl Patching<'_> {
         settings.check()?;
         let runner = EdgeRunner::new(self)?;
         let graph = runner.graph();
+        let shape = (graph.senders().len(), graph.receivers().len());
         let edges: Vec<(usize, usize)> = graph.places().collect();
-        let batches = runner.batches();
-        let groups = batches.into_iter().map(|batch| runner.group(batch)).collect::<Result<Vec<Group>>>()?;
-        let (mut clean, mut ablated) = (vec![0.0; self.examples()], Vec::new());
-        let none = Masks::of(&Circuit::empty(graph));
-        for group in &groups {
-            for (example, value) in group.examples.iter().zip(runner.clean(&group.examples)?) {
-                clean[*example] = value;
-            }
-            ablated.extend(runner.metric(group, &none)?);
-        }
+        let groups = runner.groups()?;
+        let CircuitRuns { clean, ablated, .. } = self.run_masks(&runner, &[])?;
         let gap = mean(&clean) - mean(&ablated);
         if gap == 0.0 {
             return Err(CircuitError::NoDifference { clean: mean(&clean) }.into());
@@ -115,7 +108,7 @@ impl Patching<'_> {
         for step in 0..settings.steps {
             let group = &groups[step % groups.len()];
             let drawn = masks.draw();
-            let mut mask = Array2::zeros(none.raw_dim());
+            let mut mask = Array2::zeros(shape);
             for (edge, kept) in edges.iter().zip(&drawn) {
                 mask[*edge] = (1.0 - kept) as f32;
             }
@@ -132,7 +125,7 @@ impl Patching<'_> {
             masks.step(&drawn, &slopes, step);
             self.tell(step + 1, settings.steps);
         }
-        let mut scores = Array2::zeros(none.raw_dim());
+        let mut scores = Array2::zeros(shape);
         let least = masks.logits.iter().copied().fold(f64::INFINITY, f64::min);
         for (edge, logit) in edges.iter().zip(&masks.logits) {
             // Circuits take the largest magnitudes, so scores must not be negative.

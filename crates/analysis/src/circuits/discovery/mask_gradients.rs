@@ -4,7 +4,7 @@ use ndarray::Array2;
 
 use crate::attribution::EdgeScores;
 use crate::circuits::Circuit;
-use crate::circuits::edge_run::{EdgeRunner, Masks};
+use crate::circuits::edge_run::{EdgeRunner, mask_of};
 use crate::patching::Patching;
 use hooklens_model::error::Result;
 
@@ -14,7 +14,7 @@ impl Patching<'_> {
     pub(super) fn mask_gradients(&self, steps: usize) -> Result<EdgeScores> {
         let runner = EdgeRunner::new(self)?;
         let graph = runner.graph();
-        let all = Masks::of(&Circuit::empty(graph));
+        let all = mask_of(&Circuit::empty(graph));
         let mut per_example = vec![Array2::zeros(all.raw_dim()); self.examples()];
         let mut done = 0;
         for batch in runner.batches() {

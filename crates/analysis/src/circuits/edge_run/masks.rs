@@ -6,9 +6,18 @@ use ndarray::Array2;
 use super::order::{Reads, RunOrder};
 use crate::circuits::Circuit;
 
+/// The mask of a circuit, `[sender, receiver]`: 1 for the edges outside it, which are ablated.
+pub(in crate::circuits) fn mask_of(circuit: &Circuit) -> Array2<f32> {
+    let mut ablated = Array2::zeros((circuit.graph().senders().len(), circuit.graph().receivers().len()));
+    for place in circuit.graph().places().filter(|place| !circuit.keeps(*place)) {
+        ablated[place] = 1.0;
+    }
+    ablated
+}
+
 /// How much of each edge is ablated, from 0 (kept) to 1 (ablated): `[sender, receiver]`, for all rows or per row.
-#[derive(Debug, Clone)]
-pub(in crate::circuits) struct Masks(Vec<Array2<f32>>);
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Masks<'m>(pub(super) &'m [Array2<f32>]);
 
 /// The ablated or kept weights of the edges into some receivers, from some chunks of senders.
 pub(super) struct Part {
@@ -21,26 +30,7 @@ pub(super) struct Part {
     pub(super) shape: [usize; 3],
 }
 
-impl Masks {
-    /// The same mask for all rows.
-    pub(in crate::circuits) fn shared(ablated: Array2<f32>) -> Self {
-        Self(vec![ablated])
-    }
-
-    /// One mask per row.
-    pub(in crate::circuits) fn per_row(ablated: Vec<Array2<f32>>) -> Self {
-        Self(ablated)
-    }
-
-    /// The mask of a circuit: everything outside it is ablated.
-    pub(in crate::circuits) fn of(circuit: &Circuit) -> Array2<f32> {
-        let mut ablated = Array2::zeros((circuit.graph().senders().len(), circuit.graph().receivers().len()));
-        for place in circuit.graph().places().filter(|place| !circuit.keeps(*place)) {
-            ablated[place] = 1.0;
-        }
-        ablated
-    }
-
+impl Masks<'_> {
     /// The weights of the edges into receivers that read together, as what is ablated or as what is kept, whichever
     /// concerns fewer chunks. `None` if nothing is ablated.
     pub(super) fn part(&self, order: &RunOrder, reads: &Reads) -> Option<Part> {
@@ -62,7 +52,7 @@ impl Masks {
         let senders: Vec<usize> = used.iter().flat_map(|chunk| chunks[*chunk].iter().copied()).collect();
         let shape = [self.0.len(), reads.receivers.len(), senders.len()];
         let mut weights = Vec::with_capacity(shape.iter().product());
-        for mask in &self.0 {
+        for mask in self.0 {
             for to in reads.receivers.clone() {
                 weights.extend(senders.iter().map(|from| {
                     let ablated = mask[[*from, to]];

@@ -12,7 +12,8 @@ mod replacement;
 use burn::tensor::Tensor;
 use ndarray::Array2;
 
-pub(super) use masks::Masks;
+use masks::Masks;
+pub(super) use masks::mask_of;
 use order::RunOrder;
 use outputs::head_outputs;
 use pass::{Chunks, EdgePass};
@@ -20,6 +21,7 @@ use replacement::Replacement;
 
 use crate::attribution::EdgeGraph;
 use crate::patching::Patching;
+use crate::statistics::mean;
 use hooklens_hooks::ActivationCache;
 use hooklens_model::config::{Layers, NormKind, Settings};
 use hooklens_model::driver::private::Spliceable;
@@ -89,6 +91,11 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
         Ok(Group { examples, ablated })
     }
 
+    /// All examples, in batches.
+    pub(super) fn groups(&self) -> Result<Vec<Group>> {
+        self.batches().into_iter().map(|batch| self.group(batch)).collect()
+    }
+
     /// The metric without ablations, per example of the batch.
     pub(super) fn clean(&self, examples: &[usize]) -> Result<Vec<f64>> {
         let logits = self.model.forward_with(self.patching.rows(examples)?, self.options())?;
@@ -97,22 +104,30 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
 
     /// The metric per example of the group, with the same edges ablated in all.
     pub(super) fn metric(&self, group: &Group, ablated: &Array2<f32>) -> Result<Vec<f64>> {
-        self.run(&group.examples, &Masks::shared(ablated.clone()), &group.ablated)
+        self.run(&group.examples, std::slice::from_ref(ablated), &group.ablated)
+    }
+
+    /// The mean metric over the examples of these groups, with the same edges ablated in all.
+    pub(super) fn mean_metric(&self, groups: &[Group], ablated: &Array2<f32>) -> Result<f64> {
+        let mut values = Vec::new();
+        for group in groups {
+            values.extend(self.metric(group, ablated)?);
+        }
+        Ok(mean(&values))
     }
 
     /// The metric of one example with different edges ablated, per mask.
-    pub(super) fn metric_per_mask(&self, group: &Group, ablated: Vec<Array2<f32>>) -> Result<Vec<f64>> {
+    pub(super) fn metric_per_mask(&self, group: &Group, ablated: &[Array2<f32>]) -> Result<Vec<f64>> {
         let rows = vec![group.examples[0]; ablated.len()];
-        let chunks = group.ablated.iter().map(|chunk| chunk.clone().narrow(1, 0, 1)).collect::<Vec<_>>();
-        let wide = |chunk: Tensor<3>| {
+        let wide = |chunk: &Tensor<3>| {
             let [senders, _, size] = chunk.dims();
-            chunk.expand([senders, rows.len(), size])
+            chunk.clone().narrow(1, 0, 1).expand([senders, rows.len(), size])
         };
-        self.run(&rows, &Masks::per_row(ablated), &chunks.into_iter().map(wide).collect())
+        self.run(&rows, ablated, &group.ablated.iter().map(wide).collect())
     }
 
-    fn run(&self, examples: &[usize], masks: &Masks, ablated: &Chunks) -> Result<Vec<f64>> {
-        let pass = EdgePass { model: self.model, order: &self.order, ablated: Some((masks, ablated)) };
+    fn run(&self, examples: &[usize], masks: &[Array2<f32>], ablated: &Chunks) -> Result<Vec<f64>> {
+        let pass = EdgePass { model: self.model, order: &self.order, ablated: Some((Masks(masks), ablated)) };
         let tokens = self.patching.rows(examples)?;
         let (logits, _) = pass.run(|hooks| self.model.forward_with(tokens, self.options().hooks(hooks)))?;
         self.judged(logits, examples, SITE)
@@ -121,8 +136,8 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
     /// The metric per example, and its gradient with respect to how much of each edge is ablated, `[sender, receiver]`
     /// per example.
     pub(super) fn gradient(&self, group: &Group, ablated: &Array2<f32>) -> Result<Vec<(f64, Array2<f64>)>> {
-        let masks = Masks::shared(ablated.clone());
-        let pass = EdgePass { model: self.model, order: &self.order, ablated: Some((&masks, &group.ablated)) };
+        let masks = Masks(std::slice::from_ref(ablated));
+        let pass = EdgePass { model: self.model, order: &self.order, ablated: Some((masks, &group.ablated)) };
         let config = self.model.config();
         let mut points =
             vec!["blocks.*.hook_{q,k,v}_input", "blocks.-1.hook_resid_post", "hook_embed", "blocks.*.attn.hook_z"];
@@ -146,8 +161,9 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
         let mut inputs = Vec::new();
         for (layer, own) in self.order.layers.iter().enumerate() {
             for point in [hook::q_input(layer), hook::k_input(layer), hook::v_input(layer)] {
-                let [rows, pos, heads, d_model] = cache.grad(point.clone())?.dims();
-                inputs.push(cache.grad(point)?.swap_dims(1, 2).reshape([rows, heads, pos * d_model]));
+                let gradient = cache.grad(point)?;
+                let [rows, pos, heads, d_model] = gradient.dims();
+                inputs.push(gradient.swap_dims(1, 2).reshape([rows, heads, pos * d_model]));
             }
             let scale = cache.get(hook::ln1_post_scale(layer)).ok();
             let heads = head_outputs(self.model, layer, cache.get(hook::z(layer))?, scale)?;

@@ -41,18 +41,14 @@ impl RunOrder {
         let senders = |is: &dyn Fn(&Sender) -> bool| -> Vec<usize> {
             (0..graph.senders().len()).filter(|from| is(&graph.senders()[*from])).collect()
         };
-        let count = |layer: usize, is: fn(&Receiver) -> bool| {
-            graph.receivers().iter().filter(|own| own.layer() == Some(layer as isize) && is(own)).count()
-        };
         let mut chunks = vec![senders(&|own| *own == Sender::Embed)];
         let (mut layers, mut next) = (Vec::new(), 0);
         for layer in 0..graph.n_layers() {
-            let heads = count(layer, |own| matches!(own, Receiver::Query(..)));
-            let kv_heads = count(layer, |own| matches!(own, Receiver::Key(..)));
+            let [heads, kv_heads] = graph.heads_of(layer as isize);
             let attn = Reads { receivers: next..next + heads + 2 * kv_heads, chunks: chunks.len() };
             next = attn.receivers.end;
             chunks.push(senders(&|own| matches!(own, Sender::Head(at, _) if *at == layer)));
-            let has_mlp = count(layer, |own| matches!(own, Receiver::Mlp(_))) > 0;
+            let has_mlp = graph.receivers().contains(&Receiver::Mlp(layer as isize));
             // A parallel MLP reads the same stream as the attention.
             let before = attn.chunks + usize::from(!graph.is_parallel());
             let mlp = has_mlp.then(|| Reads { receivers: next..next + 1, chunks: before });

@@ -20,7 +20,7 @@ pub(super) struct EdgePass<'p> {
     pub(super) model: &'p HookedTransformer,
     pub(super) order: &'p RunOrder,
     /// Which edges are ablated, and what they carry instead. `None` only collects outputs.
-    pub(super) ablated: Option<(&'p Masks, &'p Chunks)>,
+    pub(super) ablated: Option<(Masks<'p>, &'p Chunks)>,
 }
 
 /// What the pass has seen so far.

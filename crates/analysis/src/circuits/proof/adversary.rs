@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::CircuitRuns;
 use crate::circuits::Circuit;
-use crate::circuits::edge_run::{EdgeRunner, Group, Masks};
+use crate::circuits::edge_run::{EdgeRunner, Group, mask_of};
 use crate::error::CircuitError;
 use crate::patching::Patching;
 use crate::statistics::mean;
@@ -109,10 +109,10 @@ impl Patching<'_> {
         runner.graph().check_same(circuit.graph())?;
         let outside: Vec<(usize, usize)> = circuit.complement().places().collect();
         let mut random = ChaCha8Rng::seed_from_u64(settings.seed);
-        let mut masks = vec![Masks::of(circuit)];
+        let mut masks = vec![mask_of(circuit)];
         for _ in 0..settings.subsets {
             let chosen = outside.iter().filter(|_| random.random_bool(0.5)).copied();
-            masks.push(Masks::of(&Circuit::of_places(circuit.graph(), chosen).complement()));
+            masks.push(mask_of(&Circuit::of_places(circuit.graph(), chosen).complement()));
         }
         let runs = self.run_masks(&runner, &masks)?;
         let faithfulness = runs.faithfulness()?;
@@ -145,8 +145,13 @@ struct Search<'s, 'p, 'm> {
 
 impl<'s, 'p, 'm> Search<'s, 'p, 'm> {
     fn new(runner: &'s EdgeRunner<'p, 'm>, runs: &CircuitRuns) -> Result<Self> {
-        let groups = runner.batches().into_iter().map(|batch| runner.group(batch)).collect::<Result<_>>()?;
-        Ok(Self { runner, groups, clean: mean(&runs.clean), ablated: mean(&runs.ablated), worst: None })
+        Ok(Self {
+            runner,
+            groups: runner.groups()?,
+            clean: mean(&runs.clean),
+            ablated: mean(&runs.ablated),
+            worst: None,
+        })
     }
 
     fn found(&mut self, faithfulness: f64, mask: Array2<f32>) {
@@ -184,10 +189,7 @@ impl<'s, 'p, 'm> Search<'s, 'p, 'm> {
     }
 
     fn faithfulness(&self, mask: &Array2<f32>) -> Result<f64> {
-        let mut values = Vec::new();
-        for group in &self.groups {
-            values.extend(self.runner.metric(group, mask)?);
-        }
-        Ok((mean(&values) - self.ablated) / (self.clean - self.ablated))
+        let metric = self.runner.mean_metric(&self.groups, mask)?;
+        Ok((metric - self.ablated) / (self.clean - self.ablated))
     }
 }

@@ -1,7 +1,7 @@
 //! [`CircuitRuns`]: the metric with everything outside a circuit ablated.
 
 use crate::circuits::Circuit;
-use crate::circuits::edge_run::{EdgeRunner, Masks};
+use crate::circuits::edge_run::{EdgeRunner, mask_of};
 use crate::error::{CircuitError, StatisticsError};
 use crate::labeled::{LabeledArray, LabeledAxis, matching};
 use crate::patching::Patching;
@@ -55,13 +55,17 @@ impl Patching<'_> {
         for circuit in circuits {
             runner.graph().check_same(circuit.graph())?;
         }
-        let masks: Vec<Array2<f32>> = circuits.iter().map(Masks::of).collect();
+        let masks: Vec<Array2<f32>> = circuits.iter().map(mask_of).collect();
         self.run_masks(&runner, &masks)
     }
 
     /// Like [`Patching::run_circuits`], for masks that say how much of each edge is ablated.
-    pub(super) fn run_masks(&self, runner: &EdgeRunner<'_, '_>, masks: &[Array2<f32>]) -> Result<CircuitRuns> {
-        let none = Masks::of(&Circuit::empty(runner.graph()));
+    pub(in crate::circuits) fn run_masks(
+        &self,
+        runner: &EdgeRunner<'_, '_>,
+        masks: &[Array2<f32>],
+    ) -> Result<CircuitRuns> {
+        let none = mask_of(&Circuit::empty(runner.graph()));
         let examples = self.examples();
         let (mut clean, mut ablated) = (vec![0.0; examples], vec![0.0; examples]);
         let mut metric = ndarray::ArrayD::zeros(IxDyn(&[masks.len(), examples]));

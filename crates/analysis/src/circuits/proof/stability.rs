@@ -38,7 +38,7 @@ pub struct Stability {
 
 impl EdgeScores {
     /// Resamples the examples with replacement and compares the `count` edges with the largest mean scores by magnitude.
-    /// The number of resamples and the seed are those of `settings`.
+    /// `settings` sets the number of resamples and the seed.
     ///
     /// # Errors
     /// Fails for fewer than 2 examples and for scores that are not finite.
