@@ -8,14 +8,19 @@ python="$(command -v "${1:-python3}")"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
-"$python" -m pip install --quiet --retries 10 "maturin>=1.9,<2" pytest mypy duckdb polars pyarrow datasets
-"$python" -m maturin build --release --locked --quiet --out "$work/wheels"
+"$python" -m pip install --quiet --retries 10 "maturin>=1.9,<2" pytest mypy einops pandas pandas-stubs duckdb polars \
+  pyarrow datasets
+PATH="$(dirname "$python"):$PATH" scripts/build_wheel.sh "$work/wheels"
 # In a fresh environment, the wheel must install and run with NumPy as its only dependency.
 "$python" -m venv "$work/fresh"
 "$work/fresh/bin/pip" install --quiet --retries 10 "$work"/wheels/*.whl
 "$work/fresh/bin/hooklens" info --model embedded:induction >/dev/null
-(cd "$work" && fresh/bin/python -m hooklens --version && fresh/bin/python -c "import hooklens; print(hooklens.__all__)")
+(cd "$work" && fresh/bin/python -m hooklens --version && fresh/bin/python "$OLDPWD/bindings/python/tests/first_example.py")
 "$python" -m pip install --quiet --no-deps --force-reinstall "$work"/wheels/*.whl
+cd bindings/python
 HOOKLENS_PROGRAM="$work/fresh/bin/hooklens" "$python" -m pytest -q -p no:cacheprovider
 "$python" -m mypy --cache-dir "$work/mypy"
+# The stubs in the repository must be those that the native module describes.
+PATH="$(dirname "$python"):$PATH" maturin generate-stubs --profile release --features stubs --out "$work/stubs" --quiet
+diff "$work/stubs/hooklens/_native.pyi" py_src/hooklens/_native.pyi
 echo "wheel: ok, $(basename "$work"/wheels/*.whl)"

@@ -132,7 +132,7 @@ impl Reader {
         let mut bash = Command::new("bash");
         bash.args(options).args(["-c", code]).current_dir(self.folder.path().join(working));
         bash.env("HOME", self.folder.path().join("home")).env("HF_HUB_OFFLINE", "1");
-        bash.env("PYTHONPATH", root().join("python")).env("PYTHONDONTWRITEBYTECODE", "1");
+        bash.env("PYTHONPATH", root().join("bindings/python/py_src")).env("PYTHONDONTWRITEBYTECODE", "1");
         bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let child = bash.spawn().unwrap();
         let (end, (done, finished)) = (format!("kill -9 -- -{}", child.id()), mpsc::channel::<()>());

@@ -255,7 +255,7 @@ def test_latents(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("positions", [[], ["--positions=-2.."]])
 def test_mixtures_and_rotated_keys(tmp_path, positions):
-    model = Path(__file__).parents[2] / "tests/fixtures/mixtral"
+    model = Path(__file__).parents[3] / "tests/fixtures/mixtral"
     run("dump", "--model", model, "--tokens", "1,2,3;4,5;6;7,1,1,2;5", "--hooks", "*hook_expert*,*hook_rot_k", "--no-share-prefix",
         "--batch-size", 2, "--out", tmp_path / "padded", *positions)  # fmt: skip
     wanted = hooklens.load(tmp_path / "padded")

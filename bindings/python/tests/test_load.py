@@ -195,7 +195,7 @@ def test_points_without_a_row_a_token(tmp_path, single):
 
 
 def test_mixtures(tmp_path):
-    model = Path(__file__).parents[2] / "tests/fixtures/mixtral"
+    model = Path(__file__).parents[3] / "tests/fixtures/mixtral"
     common = ["dump", "--model", model, "--tokens", "1,2,3;4,5;6;7,1,1,2", "--hooks", "*expert*", "--no-share-prefix"]
     for size in (1, 2):
         run(*common, "--batch-size", size, "--out", tmp_path / str(size))
@@ -225,7 +225,7 @@ def test_manifests_describe_the_dump(tmp_path):
 
 
 def test_dumps_of_earlier_versions_are_read():
-    dump = hooklens.load(Path(__file__).parents[2] / "tests/fixtures/earlier/dump-4")
+    dump = hooklens.load(Path(__file__).parents[3] / "tests/fixtures/earlier/dump-4")
     assert dump.names == [PATTERN, RESID] and dump.rows == 5 and dump.token_texts == {}
     assert dump.settings["hooks"] == [RESID, PATTERN] and dump.settings["batch_size"] == 2
     assert dump.model["fingerprint"] == "f709bcc51033ff751a62183d0ad461d7" and "weights" not in dump.settings

@@ -1,0 +1,85 @@
+"""Generation of text."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from . import _native
+    from ._frameworks import Framework
+    from ._hook_points import Direction
+    from ._kv_cache import HookedTransformerKeyValueCache
+
+
+class Generates:
+    """`generate` of models."""
+
+    _native: _native.Model
+    _framework: ClassVar[Framework]
+
+    def generate(
+        self,
+        input: Any = "",
+        max_new_tokens: int = 10,
+        stop_at_eos: bool = True,
+        eos_token_id: int | list[int] | None = None,
+        do_sample: bool = True,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        temperature: float = 1.0,
+        freq_penalty: float = 0.0,
+        use_past_kv_cache: bool = True,
+        prepend_bos: bool | None = None,
+        padding_side: Literal["left", "right"] | None = None,
+        return_type: str | None = "input",
+        verbose: bool = True,
+        *,
+        seed: int | None = None,
+        past_kv_cache: HookedTransformerKeyValueCache | None = None,
+    ) -> Any:
+        """Continues a text, texts, or token ids. Hooks that were added run in every step.
+
+        Returns the input followed by the new tokens, as text for text and as ids, `[batch, pos]`, for ids;
+        `return_type` "str" or "tokens" chooses. Rows that end early are padded. Sampling takes `seed`, or else a seed
+        from Python's `random`.
+        """
+        is_text = isinstance(input, str) or (isinstance(input, (list, tuple)) and bool(input) and isinstance(input[0], str))
+        rows, mask = self._rows(input, prepend_bos, padding_side or "left")  # type: ignore[attr-defined]
+        sampling = None
+        if do_sample:
+            sampling = {
+                "temperature": temperature,
+                "top_k": top_k,
+                "top_p": top_p,
+                "frequency_penalty": freq_penalty,
+                "repetition_penalty": 1.0,
+            }
+        stops = [] if eos_token_id is None else [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
+        made = self._native.generate(
+            rows,
+            mask=mask,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            seed=random.getrandbits(63) if seed is None else seed,
+            stop_at_eos=stop_at_eos,
+            stop_tokens=stops,
+            hooks=self._native_hooks("fwd"),
+            kv_cache=None if past_kv_cache is None else past_kv_cache._native,
+        )
+        longest = max(len(new) for new, _, _ in made)
+        pad = self._native.special_tokens()[2] or 0
+        whole = [row + new + [pad] * (longest - len(new)) for row, (new, _, _) in zip(rows, made)]
+        wants_text = is_text if return_type == "input" else return_type in ("str", "string")
+        if not wants_text:
+            return self._framework.tokens(whole)
+        texts = []
+        for place, (row, (new, _, _)) in enumerate(zip(rows, made)):
+            real = row if mask is None else [token for token, own in zip(row, mask[place]) if own]
+            bos = self._native.special_tokens()[0]
+            texts.append(self._native.to_string(real[1:] + new if real[:1] == [bos] else real + new))
+        return texts[0] if len(texts) == 1 and not isinstance(input, (list, tuple)) else texts
+
+    if TYPE_CHECKING:
+
+        def _native_hooks(self, dir: Direction | None = None) -> list[dict[str, Any]]: ...

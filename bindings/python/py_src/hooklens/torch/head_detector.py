@@ -1,0 +1,3 @@
+"""The same functions as `hooklens.head_detector`."""
+
+from ..head_detector import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""The same functions as `hooklens.patching`."""
+
+from ..patching import *  # noqa: F403

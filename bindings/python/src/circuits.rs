@@ -1,0 +1,188 @@
+//! Edge scores and circuits.
+
+use hooklens::attribution::{EdgeGraph, EdgeScores as Scores};
+use hooklens::circuits::{Adversary, Circuit as Edges, MIB_SHARES, Selection};
+use hooklens::statistics::Statistics;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::enter::enter;
+use crate::error::raise;
+use crate::labeled::Labeled;
+use crate::model::Model;
+use crate::patching::PatchingTask;
+
+/// A score for every edge and example.
+#[pyclass(frozen, module = "hooklens._native")]
+pub(crate) struct EdgeScores {
+    scores: Scores,
+}
+
+impl EdgeScores {
+    pub(crate) fn new(scores: Scores) -> Self {
+        Self { scores }
+    }
+}
+
+/// An edge: sender, receiver, and a number.
+type Edge = (String, String, f64);
+
+#[pymethods]
+impl EdgeScores {
+    /// The edges with the largest scores by magnitude: sender, receiver, and mean score.
+    fn largest(&self, count: usize) -> Vec<Edge> {
+        let named = |(sender, receiver, score): (_, _, f64)| (sender_name(sender), receiver_name(receiver), score);
+        self.scores.largest(count).into_iter().map(named).collect()
+    }
+
+    /// Mean scores, `[sender, receiver]`.
+    fn mean(&self) -> Labeled {
+        Labeled::new(self.scores.mean())
+    }
+
+    /// Scores, `[sender, receiver, example]`.
+    #[getter]
+    fn scores(&self) -> Labeled {
+        Labeled::new(self.scores.scores.clone())
+    }
+
+    /// The circuit of the best edges: `top` by magnitude, `most-helpful` by sign, or `greedy` from the logits.
+    #[pyo3(signature = (count, selection="top"))]
+    fn circuit(&self, py: Python<'_>, count: usize, selection: &str) -> PyResult<Circuit> {
+        let chosen = match selection_named(selection)? {
+            Selection::Top => Edges::top(&self.scores, count),
+            Selection::MostHelpful => Edges::most_helpful(&self.scores, count),
+            _ => Edges::greedy(&self.scores, count),
+        };
+        Ok(Circuit { edges: chosen.map_err(|error| raise(py, error))?.pruned() })
+    }
+
+    /// The share of resamples of the examples in which each edge is among the `count` best, and the mean Jaccard index of
+    /// the resampled circuits.
+    #[pyo3(signature = (count, resamples=200, seed=0))]
+    fn stability(&self, py: Python<'_>, count: usize, resamples: usize, seed: u64) -> PyResult<(Vec<Edge>, f64)> {
+        let stability = enter(py, || self.scores.stability(&Statistics::new().resamples(resamples).seed(seed), count))?;
+        let named = |(sender, receiver, share): (_, _, f64)| (sender_name(sender), receiver_name(receiver), share);
+        Ok((stability.inclusion.into_iter().map(named).collect(), stability.jaccard))
+    }
+}
+
+/// A set of edges of a model.
+#[pyclass(frozen, module = "hooklens._native")]
+pub(crate) struct Circuit {
+    edges: Edges,
+}
+
+#[pymethods]
+impl Circuit {
+    /// Reads a circuit that [`Circuit::to_json`] or MIB's code wrote, and checks that it belongs to the model.
+    #[staticmethod]
+    fn from_json(py: Python<'_>, model: &Model, text: &str) -> PyResult<Self> {
+        let model = model.shared();
+        let edges = enter(py, || Ok(Edges::from_json(&EdgeGraph::of(&model)?, text)?))?;
+        Ok(Self { edges })
+    }
+
+    /// The circuit as JSON, with the hash of the model's weights.
+    fn to_json(&self) -> String {
+        self.edges.to_json()
+    }
+
+    /// Sender and receiver of every edge.
+    fn edges(&self) -> Vec<(String, String)> {
+        self.edges.edges().map(|(sender, receiver)| (sender_name(sender), receiver_name(receiver))).collect()
+    }
+
+    /// The edges of the model that the circuit does not have.
+    fn complement(&self) -> Self {
+        Self { edges: self.edges.complement() }
+    }
+
+    /// The share of edges that two circuits have in common.
+    fn jaccard(&self, py: Python<'_>, other: &Self) -> PyResult<f64> {
+        self.edges.jaccard(&other.edges).map_err(|error| raise(py, error))
+    }
+
+    fn __len__(&self) -> usize {
+        self.edges.len()
+    }
+}
+
+fn sender_name(sender: hooklens::attribution::Sender) -> String {
+    sender.to_string()
+}
+
+fn receiver_name(receiver: hooklens::patching::Receiver) -> String {
+    receiver.to_string()
+}
+
+fn selection_named(name: &str) -> PyResult<Selection> {
+    match name {
+        "top" => Ok(Selection::Top),
+        "most-helpful" => Ok(Selection::MostHelpful),
+        "greedy" => Ok(Selection::Greedy),
+        other => Err(PyValueError::new_err(format!(
+            "selection must be \"top\", \"most-helpful\" or \"greedy\", not {other:?}"
+        ))),
+    }
+}
+
+/// Faithfulness and its interval.
+type Run = (f64, Option<(f64, f64)>);
+
+/// Shares of edges, faithfulness of each circuit, CPR and CMD.
+type Curve = (Vec<f64>, Vec<f64>, f64, f64);
+
+#[pymethods]
+impl PatchingTask {
+    /// Faithfulness of each circuit, with everything else ablated, and its 95 % interval over the examples if there is
+    /// more than one.
+    #[pyo3(signature = (circuits, ablation="patching"))]
+    fn run_circuits(&self, py: Python<'_>, circuits: Vec<Py<Circuit>>, ablation: &str) -> PyResult<Vec<Run>> {
+        let circuits: Vec<Edges> = circuits.iter().map(|circuit| circuit.get().edges.clone()).collect();
+        self.ablating(py, ablation, |patching| {
+            let runs = patching.run_circuits(&circuits)?;
+            let values = runs.faithfulness()?;
+            let intervals = match runs.clean.len() {
+                0 | 1 => vec![None; values.len()],
+                _ => runs.intervals(&Statistics::new())?.iter().map(|own| Some((own.low, own.high))).collect(),
+            };
+            Ok(values.into_iter().zip(intervals).collect())
+        })
+    }
+
+    /// Faithfulness of circuits that keep growing shares of the edges; CPR and CMD as MIB defines them.
+    #[pyo3(signature = (scores, selection="top", shares=None, ablation="patching"))]
+    fn faithfulness(
+        &self,
+        py: Python<'_>,
+        scores: &EdgeScores,
+        selection: &str,
+        shares: Option<Vec<f64>>,
+        ablation: &str,
+    ) -> PyResult<Curve> {
+        let selection = selection_named(selection)?;
+        let shares = shares.unwrap_or_else(|| MIB_SHARES.to_vec());
+        self.ablating(py, ablation, |patching| {
+            let curve = patching.faithfulness(&scores.scores, selection, &shares)?;
+            Ok((curve.shares.clone(), curve.runs.faithfulness()?, curve.cpr()?, curve.cmd()?))
+        })
+    }
+
+    /// Faithfulness with everything outside a circuit ablated, and the worst over subsets of it.
+    #[pyo3(signature = (circuit, steps=5, subsets=20, ablation="patching"))]
+    fn adversarial_ablation(
+        &self,
+        py: Python<'_>,
+        circuit: &Circuit,
+        steps: usize,
+        subsets: usize,
+        ablation: &str,
+    ) -> PyResult<(f64, f64)> {
+        self.ablating(py, ablation, |patching| {
+            let settings = Adversary::new().steps(steps).random_subsets(subsets);
+            let worst = patching.adversarial_ablation(&circuit.edges, &settings)?;
+            Ok((worst.all, worst.worst))
+        })
+    }
+}

@@ -1,0 +1,175 @@
+//! Sparse autoencoders and transcoders.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use burn::tensor::Tensor;
+use hooklens::features::{Dictionary as Latents, Opened, SpliceDictionary, Training, TrainingRun};
+use hooklens::{Activation, Error, HookedModel};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError};
+use pyo3::prelude::*;
+
+use crate::array::Array;
+use crate::enter::{enter, signals_raised};
+use crate::model::Model;
+use crate::show::{Bundle, bundle};
+
+/// A sparse autoencoder or a transcoder.
+#[pyclass(frozen, module = "hooklens._native")]
+pub(crate) struct Dictionary {
+    dictionary: Latents,
+}
+
+/// Applies a function of tensors of any rank to an array.
+macro_rules! at_rank {
+    ($array:expr, |$tensor:ident| $body:expr) => {{
+        let activation = $array.activation();
+        let made: hooklens::Result<Activation> = match activation.shape().len() {
+            1 => activation.to_tensor::<1>().map_err(Error::from).and_then(|$tensor| Ok($body?.into())),
+            2 => activation.to_tensor::<2>().map_err(Error::from).and_then(|$tensor| Ok($body?.into())),
+            3 => activation.to_tensor::<3>().map_err(Error::from).and_then(|$tensor| Ok($body?.into())),
+            _ => activation.to_tensor::<4>().map_err(Error::from).and_then(|$tensor| Ok($body?.into())),
+        };
+        made
+    }};
+}
+
+#[pymethods]
+impl Dictionary {
+    /// Opens a dictionary of any published format: a folder, a file, or an embedded one.
+    #[staticmethod]
+    fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        let dictionary = enter(py, || Latents::open(&path))?;
+        Ok(Self { dictionary })
+    }
+
+    /// Name of the dictionary.
+    #[getter]
+    fn name(&self) -> String {
+        self.dictionary.name().to_string()
+    }
+
+    /// Number of latents.
+    #[getter]
+    fn d_sae(&self) -> usize {
+        self.dictionary.latents()
+    }
+
+    /// Width of the input.
+    #[getter]
+    fn d_in(&self) -> usize {
+        self.dictionary.d_in()
+    }
+
+    /// Name of the hook point that it reads, if the files record it.
+    #[getter]
+    fn hook_name(&self) -> Option<String> {
+        self.dictionary.metadata().reads.clone()
+    }
+
+    /// Activations of the latents, `[.., d_sae]`.
+    fn encode(&self, py: Python<'_>, x: &Array) -> PyResult<Array> {
+        enter(py, || Array::shared(&at_rank!(x, |tensor| self.dictionary.encode(tensor))?))
+    }
+
+    /// The reconstruction from activations, `[.., d_in]`.
+    fn decode(&self, py: Python<'_>, acts: &Array) -> PyResult<Array> {
+        enter(py, || Array::shared(&at_rank!(acts, |tensor| self.dictionary.decode(tensor))?))
+    }
+
+    /// The reconstruction of an input, `[.., d_in]`.
+    fn forward(&self, py: Python<'_>, x: &Array) -> PyResult<Array> {
+        enter(py, || Array::shared(&at_rank!(x, |tensor| self.dictionary.forward(tensor))?))
+    }
+
+    /// What a latent adds per unit of activation, `[d_in]`.
+    fn direction(&self, py: Python<'_>, latent: usize) -> PyResult<Array> {
+        enter(py, || Array::shared(&self.dictionary.direction(latent)?.into()))
+    }
+
+    /// The encoder, `[d_in, d_sae]`, or the decoder, `[d_sae, d_in]`.
+    fn weights(&self, py: Python<'_>, decoder: bool) -> PyResult<Array> {
+        enter(py, || {
+            let weights = self.dictionary.weights()?;
+            let matrix: Tensor<2> = if decoder { weights.decoder } else { weights.encoder };
+            Array::shared(&matrix.into())
+        })
+    }
+
+    /// A dictionary that passes on the reconstruction alone if `error_term` is false.
+    fn with_error_term(&self, error_term: bool) -> Self {
+        Self { dictionary: self.dictionary.clone().with_error_term(error_term) }
+    }
+
+    /// Writes SAELens's format.
+    fn save(&self, py: Python<'_>, folder: PathBuf) -> PyResult<()> {
+        enter(py, || self.dictionary.save(&folder))
+    }
+
+    fn mimebundle(&self) -> PyResult<Bundle> {
+        bundle(&self.dictionary)
+    }
+}
+
+/// Explained variance, mean number of active latents, and share of dead latents, on tokens after the training data.
+type HeldOut = Option<(f64, f64, f64)>;
+
+#[pymethods]
+impl Model {
+    /// A model with a dictionary spliced in. Its latents become hook points.
+    fn splice(&self, py: Python<'_>, dictionary: &Dictionary) -> PyResult<Self> {
+        let model = self.shared();
+        Ok(Self::new(enter(py, || model.splice_dictionary(&dictionary.dictionary))?))
+    }
+
+    /// Trains a sparse autoencoder on activations of the model on prompts of token ids.
+    #[pyo3(signature = (prompts, hook_name, d_sae, *, k, tokens, batch_size, learning_rate=None, seed=0, progress=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn train_dictionary(
+        &self,
+        py: Python<'_>,
+        prompts: Vec<Vec<u32>>,
+        hook_name: &str,
+        d_sae: usize,
+        k: f64,
+        tokens: usize,
+        batch_size: usize,
+        learning_rate: Option<f32>,
+        seed: u64,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<(Dictionary, HeldOut)> {
+        let model = self.shared();
+        let mut training =
+            Training::autoencoder(hook_name, d_sae).k(k).tokens(tokens).batch_size(batch_size).seed(seed);
+        if let Some(rate) = learning_rate {
+            training = training.learning_rate(rate);
+        }
+        let (stop, mut raised) = (Arc::new(AtomicBool::new(false)), None);
+        let trained = enter(py, || {
+            let bos = model.tokenizer().ok().and_then(|tokenizer| tokenizer.bos());
+            let run = TrainingRun::new([training]).exclude_tokens(bos).stop_when(stop.clone());
+            run.on_model(&model, &prompts, |_, step| {
+                let told = Python::attach(|py| match &progress {
+                    Some(progress) => progress.call1(py, (step.tokens, step.explained_variance, step.l0)).map(drop),
+                    None => Ok(()),
+                });
+                if let Err(error) = told.and_then(|()| signals_raised()) {
+                    raised.get_or_insert(error);
+                    stop.store(true, Ordering::Relaxed);
+                }
+            })
+        })?;
+        if let Some(raised) = raised {
+            return Err(raised);
+        }
+        let Some(first) = trained.into_iter().next() else {
+            return Err(PyKeyboardInterrupt::new_err("training was stopped"));
+        };
+        let held_out = first.held_out.first().map(|own| (own.explained_variance, own.l0, own.dead));
+        match first.dictionary {
+            Opened::Dictionary(dictionary) => Ok((Dictionary { dictionary }, held_out)),
+            _ => Err(PyTypeError::new_err("training made transcoders of several layers")),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Runs with gradients of a Python metric.
+
+use burn::tensor::Tensor;
+use hooklens::{ForwardOptions, HookedModel, lm_cross_entropy_loss};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+
+use crate::array::Array;
+use crate::enter::enter;
+use crate::hooks::{PythonHook, hooks_of};
+use crate::input::{Given, tokens_of};
+use crate::model::Model;
+use crate::run::{Recorded, RunOutput, to_python};
+
+#[pymethods]
+impl Model {
+    /// Runs the model, then its backward pass from the gradient of a metric. `gradient` is called with the logits,
+    /// `[batch, pos, d_vocab]`, and returns the metric's gradient with respect to them, an array of the same shape.
+    /// Without it, the metric is the mean loss.
+    #[pyo3(signature = (input, *, mask=None, hooks=vec![], record=None, gradient=None, tokens=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn run_with_gradients(
+        &self,
+        py: Python<'_>,
+        input: Given,
+        mask: Option<Vec<Vec<bool>>>,
+        hooks: Vec<PythonHook>,
+        record: Option<Recorded>,
+        gradient: Option<Py<PyAny>>,
+        tokens: Option<Vec<Vec<u32>>>,
+    ) -> PyResult<RunOutput> {
+        let model = self.shared();
+        let made = enter(py, || {
+            let mut options = ForwardOptions::new().hooks(hooks_of(hooks, model.catalog(), true)?);
+            if let Some(record) = record {
+                options = options.record(record.record());
+            }
+            let tokens = tokens.map(|rows| tokens_of(rows, mask.clone())).transpose()?;
+            let input = input.into_input(mask)?;
+            // The scalar cannot fail, so an exception in the function is kept until the run has ended.
+            let mut failed = None;
+            let made = model.run_with_gradients(input, options, |logits| {
+                let scalar = match (&gradient, &tokens) {
+                    (Some(gradient), _) => weighted(gradient, &logits),
+                    (None, Some(tokens)) => lm_cross_entropy_loss(&logits, tokens),
+                    (None, None) => Ok(logits.clone().sum()),
+                };
+                scalar.unwrap_or_else(|error| {
+                    failed = Some(error);
+                    logits.sum()
+                })
+            });
+            match failed {
+                Some(error) => Err(error),
+                None => made,
+            }
+        })?;
+        to_python(py, made)
+    }
+}
+
+/// A scalar whose gradient with respect to the logits is the one that `gradient` returns.
+fn weighted(gradient: &Py<PyAny>, logits: &Tensor<3>) -> hooklens::Result<Tensor<1>> {
+    let array = Array::shared(&logits.clone().into())?;
+    let weights = Python::attach(|py| {
+        let returned = gradient.call1(py, (array,))?;
+        match returned.bind(py).cast::<Array>() {
+            Ok(array) => Ok(array.get().activation()),
+            Err(_) => Err(PyTypeError::new_err("the gradient of a metric must be an array")),
+        }
+    });
+    let weights = weights.map_err(|raised| hooklens::Error::Other(raised.into()))?;
+    let weights = weights.to_device(&logits.device()).to_tensor::<3>()?;
+    let (given, expected) = (weights.dims(), logits.dims());
+    if given != expected {
+        let message = format!("the gradient of the metric has shape {given:?}; the logits have shape {expected:?}");
+        return Err(hooklens::Error::Other(message.into()));
+    }
+    Ok((logits.clone() * weights.cast(logits.dtype())).sum())
+}

@@ -1,0 +1,201 @@
+//! Decoder models.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use hooklens::{
+    DType, Error, FromPretrained, HookedModel, HookedTransformer, LoadOptions, Processing, ProcessingError,
+    SavePretrained, TransformerConfig, parse_device,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::enter::enter;
+
+/// A decoder model.
+#[pyclass(frozen, module = "hooklens._native")]
+pub(crate) struct Model {
+    model: RwLock<Arc<HookedTransformer>>,
+}
+
+impl Model {
+    pub(crate) fn new(model: HookedTransformer) -> Self {
+        Self { model: RwLock::new(Arc::new(model)) }
+    }
+
+    /// A handle for a run. Weights that are replaced meanwhile do not change it.
+    pub(crate) fn shared(&self) -> Arc<HookedTransformer> {
+        self.model.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the model by a changed copy. Tensors that are not changed are shared.
+    pub(crate) fn change(
+        &self,
+        py: Python<'_>,
+        change: impl FnOnce(&mut HookedTransformer) -> hooklens::Result<()> + Send,
+    ) -> PyResult<()> {
+        let mut changed = (*self.shared()).clone();
+        let changed = enter(py, || {
+            change(&mut changed)?;
+            Ok(changed)
+        })?;
+        *self.model.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(changed);
+        Ok(())
+    }
+}
+
+/// The steps of processing that keep a model's predictions, by TransformerLens's names.
+fn processing_of(steps: Vec<String>) -> PyResult<Processing> {
+    if steps == ["standard"] {
+        return Ok(Processing::standard());
+    }
+    steps.iter().try_fold(Processing::none(), |so_far, step| match step.as_str() {
+        "fold_ln" => Ok(so_far.fold_ln()),
+        "center_writing_weights" => Ok(so_far.center_writing_weights()),
+        "center_unembed" => Ok(so_far.center_unembed()),
+        "fold_value_biases" => Ok(so_far.fold_value_biases()),
+        "refactor_factored_attn_matrices" => Ok(so_far.refactor_factored_attn_matrices()),
+        other => Err(PyValueError::new_err(format!("{other:?} is not a step of processing"))),
+    })
+}
+
+#[pymethods]
+impl Model {
+    /// Loads a model: a folder, a GGUF file, a hub id, or an embedded model.
+    #[staticmethod]
+    #[pyo3(signature = (name, *, processing=vec![], dtype=None, device=None, adapter=None))]
+    fn from_pretrained(
+        py: Python<'_>,
+        name: &str,
+        processing: Vec<String>,
+        dtype: Option<&str>,
+        device: Option<&str>,
+        adapter: Option<std::path::PathBuf>,
+    ) -> PyResult<Self> {
+        let mut options = LoadOptions::new().process(processing_of(processing)?);
+        if let Some(dtype) = dtype {
+            let dtype: DType = dtype.parse().map_err(PyValueError::new_err::<String>)?;
+            options = options.dtype(dtype);
+        }
+        if let Some(adapter) = adapter {
+            options = options.adapter(adapter);
+        }
+        let model = enter(py, || {
+            if let Some(device) = device {
+                options = options.device(&parse_device(device)?);
+            }
+            HookedTransformer::from_pretrained_with(name, options)
+        })?;
+        Ok(Self::new(model))
+    }
+
+    /// The configuration of a model with GPT-2's architecture and these sizes, as JSON.
+    #[staticmethod]
+    fn default_config(
+        n_layers: usize,
+        d_model: usize,
+        n_heads: usize,
+        d_vocab: usize,
+        n_ctx: usize,
+    ) -> PyResult<String> {
+        let config = TransformerConfig::new(n_layers, d_model, n_heads, d_vocab, n_ctx);
+        serde_json::to_string(&config).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// A model with random weights, from its configuration as JSON.
+    #[staticmethod]
+    fn random(py: Python<'_>, config: &str, seed: u64) -> PyResult<Self> {
+        let config: TransformerConfig =
+            serde_json::from_str(config).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let model = enter(py, || HookedTransformer::random(config, seed, &hooklens::default_device()?))?;
+        Ok(Self::new(model))
+    }
+
+    /// A copy with processed weights. Steps that would change this model's predictions are left out.
+    fn processed_where_allowed(&self, py: Python<'_>, steps: Vec<String>) -> PyResult<Self> {
+        let mut model = (*self.shared()).clone();
+        for step in steps {
+            let processing = processing_of(vec![step])?;
+            let before = model.clone();
+            model = match enter(py, || match model.processed(&processing) {
+                Err(Error::Processing(ProcessingError::WouldChangeOutputs { .. })) => Ok(None),
+                done => done.map(Some),
+            })? {
+                Some(processed) => processed,
+                None => before,
+            };
+        }
+        Ok(Self::new(model))
+    }
+
+    /// Writes the model's files to a folder.
+    fn save_pretrained(&self, py: Python<'_>, folder: std::path::PathBuf) -> PyResult<()> {
+        let model = self.shared();
+        enter(py, || model.save_pretrained(&folder))
+    }
+
+    /// The configuration as JSON.
+    fn config(&self) -> PyResult<String> {
+        serde_json::to_string(self.shared().config()).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// Sizes of the model, by TransformerLens's names.
+    fn sizes(&self) -> Vec<(&'static str, usize)> {
+        let model = self.shared();
+        let c = model.config();
+        vec![
+            ("n_layers", c.n_layers()),
+            ("d_model", c.d_model()),
+            ("n_ctx", c.n_ctx()),
+            ("n_heads", c.n_heads()),
+            ("n_key_value_heads", c.n_kv_heads()),
+            ("d_head", c.d_head()),
+            ("d_mlp", c.d_mlp()),
+            ("d_vocab", c.d_vocab()),
+            ("d_vocab_out", c.d_vocab_out()),
+        ]
+    }
+
+    /// Whether texts get a beginning-of-sequence token by default.
+    #[getter]
+    fn default_prepend_bos(&self) -> bool {
+        self.shared().config().default_prepend_bos()
+    }
+
+    /// The device, by name.
+    #[getter]
+    fn device(&self) -> String {
+        match self.shared().device() {
+            device if device == hooklens::burn::tensor::Device::flex() => "cpu".into(),
+            device => hooklens_hooks::device_label(&device),
+        }
+    }
+
+    /// The element type of the activations.
+    #[getter]
+    fn dtype(&self) -> String {
+        self.shared().dtype().to_string()
+    }
+
+    /// Names of all hook points in firing order, and whether each is computed only when it is named.
+    fn hook_points(&self) -> Vec<(String, bool)> {
+        let model = self.shared();
+        model.catalog().points().iter().map(|point| (point.name.to_string(), point.on_request)).collect()
+    }
+
+    /// Full names of the hook points that names, globs and shorthands select.
+    fn resolve(&self, py: Python<'_>, names: Vec<String>) -> PyResult<Vec<String>> {
+        let model = self.shared();
+        let catalog = model.catalog();
+        let ids = hooklens::Selection::from(names).resolve(catalog).map_err(|error| crate::error::raise(py, error))?;
+        Ok(ids.into_iter().map(|id| catalog.info(id).name.to_string()).collect())
+    }
+
+    /// Logits of a residual stream, `[batch, pos, d_model]`: final norm, unembedding and soft cap.
+    fn unembed(&self, py: Python<'_>, stream: &crate::array::Array) -> PyResult<crate::array::Array> {
+        let (model, stream) = (self.shared(), stream.activation());
+        enter(py, || {
+            let logits = model.unembed(stream.to_tensor::<3>()?.to_device(&model.device()))?;
+            crate::array::Array::shared(&logits.into())
+        })
+    }
+}
