@@ -181,7 +181,6 @@ impl Array {
 
     /// Length of each axis.
     #[getter]
-    #[pyo3(signature = () -> "tuple[int, ...]")]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.memory.shape())
     }
@@ -226,7 +225,6 @@ impl Array {
 
     /// NumPy's array interface, version 3. `bfloat16` has none, because NumPy has no such type.
     #[getter]
-    #[pyo3(signature = () -> "dict[str, Any]")]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let kind = match self.memory.dtype() {
             DType::F32 => "<f4",

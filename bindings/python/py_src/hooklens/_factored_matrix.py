@@ -24,7 +24,7 @@ class FactoredMatrix:
 
     def __matmul__(self, other: Any) -> Any:
         if isinstance(other, FactoredMatrix):
-            left: Any = self @ other.A
+            left = self @ other.A
             return left @ other.B
         if len(other.shape) < 2:
             product: Any = self.A @ (self.B @ other[..., None])
@@ -51,7 +51,7 @@ class FactoredMatrix:
         return FactoredMatrix(self.A * scalar, self.B)
 
     def __rmul__(self, scalar: Any) -> FactoredMatrix:
-        return self * scalar
+        return self.__mul__(scalar)
 
     @property
     def AB(self) -> Any:

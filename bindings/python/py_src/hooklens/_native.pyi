@@ -4,7 +4,6 @@ The native module.
 
 from _typeshed import Incomplete, SupportsGetItem
 from os import PathLike
-from types import CapsuleType
 from typing import Any, SupportsFloat, SupportsIndex, final
 
 __all__ = ["Array", "AttributionGraph", "Cache", "Circuit", "Dictionary", "EdgeScores", "KvCache", "Labeled", "Model", "PatchingTask", "RunOutput", "after_fork_in_child"]
@@ -19,7 +18,7 @@ class Array:
         """
         NumPy's array interface, version 3. `bfloat16` has none, because NumPy has no such type.
         """
-    def __dlpack__(self, /, *, stream: Any | None = None, max_version: tuple[SupportsIndex, SupportsIndex] | None = None, dl_device: Any | None = None, copy: bool | None = None) -> CapsuleType:
+    def __dlpack__(self, /, *, stream: Any | None = None, max_version: tuple[SupportsIndex, SupportsIndex] | None = None, dl_device: Any | None = None, copy: bool | None = None) -> "Any":
         """
         A DLPack capsule, without a copy.
         """

@@ -43,7 +43,7 @@ def install(dtype=None):
     """
     import torch
     import transformer_lens.loading_from_pretrained as loading
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
+    from transformer_lens import HookedTransformer, HookedTransformerConfig, utils
 
     if hasattr(loading, "hooklens_installed"):
         return
@@ -68,6 +68,19 @@ def install(dtype=None):
         config(name) if embedded(name) else converted(name, **kwargs)
     )
     loading.get_pretrained_state_dict = stored
+
+    # `generate` makes its attention mask from zeros instead of the tokens, so that with a tokenizer that pads with token
+    # 0, everything counts as padding. GPT-2 pads with another token; here, no token is padding during `generate`.
+    generate = HookedTransformer.generate
+
+    def generate_unpadded(self, *args, **kwargs):
+        masked, utils.get_attention_mask = utils.get_attention_mask, lambda _, tokens, __: torch.ones_like(tokens)
+        try:
+            return generate(self, *args, **kwargs)
+        finally:
+            utils.get_attention_mask = masked
+
+    HookedTransformer.generate = generate_unpadded
 
     original = HookedTransformer.from_pretrained.__func__
 

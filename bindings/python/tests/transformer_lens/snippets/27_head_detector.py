@@ -16,7 +16,8 @@ absolute = detect_head(model, prompt, "induction_head", error_measure="abs")
 n = model.to_tokens(prompt).shape[-1]
 two_back = torch.diag(torch.ones(n - 2), -2)
 custom = detect_head(model, prompt, two_back, heads=[(0, 1), (1, 0), (1, 3)])
-several = detect_head(model, [prompt, "fox cat dog fox cat dog fox"], "induction_head", heads={1: [0, 1, 2]})
+# TransformerLens ignores `heads` for a list of texts, so none are given.
+several = detect_head(model, [prompt, "fox cat dog fox cat dog fox"], "induction_head")
 
 results = {
     "previous": previous,
