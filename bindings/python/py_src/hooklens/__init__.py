@@ -32,14 +32,25 @@ if TYPE_CHECKING:
     from ._factored_matrix import FactoredMatrix
     from ._hook_points import HookPoint
     from ._kv_cache import HookedTransformerKeyValueCache, HookedTransformerKeyValueCacheEntry
+    from ._graph import AttributionGraph
     from ._model import HookedTransformer
+    from ._patching_task import Circuit, EdgeScores, Patching
+    from ._results import LabeledArray, PatchingResult
+    from ._sae import SAE
     from ._svd_interpreter import SVDInterpreter
 
 # Loaded when they are used, so that dumps can be read where the native module is not installed.
 _NATIVE = {
     "ActivationCache": "_cache",
+    "AttributionGraph": "_graph",
+    "Circuit": "_patching_task",
+    "EdgeScores": "_patching_task",
     "FactoredMatrix": "_factored_matrix",
     "HookPoint": "_hook_points",
+    "LabeledArray": "_results",
+    "Patching": "_patching_task",
+    "PatchingResult": "_results",
+    "SAE": "_sae",
     "SVDInterpreter": "_svd_interpreter",
     "HookedTransformer": "_model",
     "HookedTransformerConfig": "_config",
@@ -51,8 +62,11 @@ _MODULES = ("head_detector", "patching", "utils")
 __all__ = [
     "ActivationCache",
     "ActivationStore",
+    "AttributionGraph",
     "Batch",
+    "Circuit",
     "Dump",
+    "EdgeScores",
     "FactoredMatrix",
     "HookPoint",
     "HookedTransformer",
@@ -60,9 +74,13 @@ __all__ = [
     "HookedTransformerKeyValueCache",
     "HookedTransformerKeyValueCacheEntry",
     "Incomplete",
+    "LabeledArray",
     "Latents",
+    "Patching",
+    "PatchingResult",
     "Places",
     "Point",
+    "SAE",
     "SVDInterpreter",
     "head_detector",
     "load",

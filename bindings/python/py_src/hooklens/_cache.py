@@ -90,6 +90,9 @@ class ActivationCache(Mapping[str, Any]):
             return False
         return True
 
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": repr(self)} if self._native is None else self._native.mimebundle()
+
     def __repr__(self) -> str:
         return f"ActivationCache with keys {list(self._names)}"
 

@@ -16,10 +16,13 @@ from ._factored_matrix import FactoredMatrix
 from ._frameworks import Framework
 from ._frameworks.numpy import FRAMEWORK as NUMPY
 from ._generation import Generates
+from ._graph import AttributionGraph
 from ._hook_points import Direction, Handle, HookPoint, Hooks, NamesFilter, ReturnsGradient
 from ._kv_cache import HookedTransformerKeyValueCache
 from ._loading import LoadsModels
 from ._modules import Modules
+from ._patching_task import Patching
+from ._sae import SAE
 from ._slice import Slice, SliceInput
 from ._tokens import Tokenizes
 from ._weights import HasWeights
@@ -474,6 +477,34 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
 
     def _length(self, input: Any) -> int:
         return len(input[0]) if isinstance(input, list) else int(input.shape[1])
+
+    def patching(self, clean: Any, corrupted: Any, **metric: Any) -> Patching:
+        """Patching of pairs of prompts, with sweeps, attribution, edge scores and circuits. See `Patching`."""
+        return Patching(self, clean, corrupted, **metric)
+
+    def splice(self, sae: SAE) -> HookedTransformer:
+        """A model with a dictionary spliced in at its hook point. Its latents become hook points,
+        `<name>.hook_sae_acts_post`, and without edits the model computes the same as before."""
+        native = self._native.splice(sae._native)
+        return type(self)(native, name=self._name, padding_side=self._padding_side)
+
+    def attribution_graph(self, prompt: Any, **options: Any) -> AttributionGraph:
+        """The attribution graph of a prompt. See `AttributionGraph`."""
+        return AttributionGraph(self, prompt, **options)
+
+    def intervene(
+        self,
+        prompt: Any,
+        edits: Iterable[tuple[int, int, int, float]],
+        *,
+        transcoders: str | Path | None = None,
+        neurons: int | None = None,
+    ) -> Any:
+        """Logits, `[1, pos, d_vocab]`, of a run in which features of an attribution graph are set: `(layer, position,
+        unit, value)`."""
+        rows = self._rows(prompt)[0]
+        made = self._native.intervene(rows, list(edits), transcoders=transcoders, neurons=neurons)
+        return self._framework.shared(made)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes the model's files to a folder, which `from_pretrained` reads."""

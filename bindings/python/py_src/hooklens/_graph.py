@@ -1,0 +1,92 @@
+"""Attribution graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _native
+
+if TYPE_CHECKING:
+    from ._model import HookedTransformer
+
+
+class Node(NamedTuple):
+    """A node of a graph. `influence` is cumulative: the share of the total that this node and all with more have."""
+
+    kind: str
+    layer: int | None
+    position: int
+    unit: int | None
+    activation: float | None
+    label: str
+    influence: float
+
+
+class AttributionGraph:
+    """Direct effects between features, tokens, errors and logits of one prompt. In Jupyter, it shows itself as a page.
+
+    Features are latents of `transcoders` (a path), or the `neurons` with the largest outputs at each position. `answer`
+    and `wrong` choose the targets; by default, they are the most likely tokens.
+    """
+
+    def __init__(
+        self,
+        model: HookedTransformer,
+        prompt: Any,
+        *,
+        transcoders: str | Path | None = None,
+        neurons: int | None = None,
+        answer: str | None = None,
+        wrong: str | None = None,
+        max_nodes: int | None = None,
+    ) -> None:
+        if wrong is not None and answer is None:
+            raise TypeError("wrong needs answer")
+        self._native = _native.AttributionGraph(
+            model._native, model._rows(prompt)[0], transcoders=transcoders, neurons=neurons, answer=answer,
+            wrong=wrong, max_nodes=max_nodes,
+        )
+
+    def nodes(self) -> list[Node]:
+        """All nodes; the targets come last."""
+        return [Node(*node) for node in self._native.nodes()]
+
+    def effects_on(self, node: int) -> Any:
+        """Direct effects of all nodes on one, `[node]`; None if the node was not traced."""
+        return self._native.effects_on(node)
+
+    @property
+    def replacement_score(self) -> float:
+        """The share of the influence that goes back to tokens rather than to errors."""
+        return self._native.scores()[0]
+
+    @property
+    def completeness_score(self) -> float:
+        """The share of the inputs that features and tokens explain."""
+        return self._native.scores()[1]
+
+    @property
+    def deviation(self) -> float:
+        """The largest relative difference between the effects on a node and its value in the model."""
+        return self._native.deviation
+
+    def prune(self, node_share: float = 0.8, edge_share: float = 0.98) -> tuple[list[int], list[tuple[int, int, float]]]:
+        """Nodes with a share of the influence, and edges (source, target, effect) with a share of theirs."""
+        return self._native.prune(node_share, edge_share)
+
+    def save(self, path: str | Path, node_share: float = 0.8, edge_share: float = 0.98) -> None:
+        """Writes the pruned graph: a page (`.html`), or Neuronpedia's JSON."""
+        self._native.save(path, node_share, edge_share)
+
+    def to_pandas(self) -> Any:
+        """The nodes as a table."""
+        import pandas
+
+        return pandas.DataFrame(self.nodes())
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return self._native.mimebundle()
+
+    def __repr__(self) -> str:
+        return f"AttributionGraph({len(self._native.nodes())} nodes)"

@@ -1,0 +1,178 @@
+"""Patching, attribution and circuits for pairs of prompts, computed in Rust."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _native
+from ._results import LabeledArray, PatchingResult
+
+if TYPE_CHECKING:
+    from ._model import HookedTransformer
+
+
+class Edge(NamedTuple):
+    """An edge between components, and its score."""
+
+    sender: str
+    receiver: str
+    score: float
+
+
+class Faithfulness(NamedTuple):
+    """A circuit's share of the metric, and its 95 % interval over the examples if there is more than one."""
+
+    value: float
+    interval: tuple[float, float] | None
+
+
+class FaithfulnessCurve(NamedTuple):
+    """Faithfulness of circuits with growing shares of the edges. CPR is the area under it, CMD the area between it and
+    1, as in MIB."""
+
+    shares: list[float]
+    faithfulness: list[float]
+    cpr: float
+    cmd: float
+
+
+class Patching:
+    """Pairs of prompts of equal length and a metric of the logits.
+
+    `metric` is a function of logits, `[1, pos, d_vocab]`, that returns a number; without it, the metric is the logit of
+    `answer`, minus the logit of `wrong` if it is given, at the last position. Answers are texts or ids, or lists with
+    one per pair.
+    """
+
+    def __init__(
+        self,
+        model: HookedTransformer,
+        clean: Any,
+        corrupted: Any,
+        *,
+        answer: Any = None,
+        wrong: Any = None,
+        metric: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if (metric is None) == (answer is None):
+            raise TypeError("give either answer (and wrong) or metric")
+        judge: Any
+        if metric is None:
+            judge = ("logit" if wrong is None else "logit_diff", answer, wrong)
+        else:
+            shared, function = model._framework.shared, metric
+
+            def judge(logits: _native.Array, example: int) -> list[float]:
+                rows = shared(logits)
+                return [float(function(rows[row : row + 1])) for row in range(rows.shape[0])]
+
+        self.model = model
+        rows = [model._rows(prompts) for prompts in (clean, corrupted)]
+        if any(mask is not None for _, mask in rows):
+            raise ValueError("the prompts of a sweep must not be padded: give prompts of equal length")
+        self._task = _native.PatchingTask(model._native, rows[0][0], rows[1][0], judge)
+
+    def sweep(self, name: str, progress: Callable[[int, int], None] | None = None) -> PatchingResult:
+        """Patches activations of the clean run into the corrupted run, one site at a time. The names are those of
+        TransformerLens without `get_act_patch_`: `resid_pre`, `attn_head_out_all_pos`, ..."""
+        return PatchingResult(self._task.sweep(name, progress))
+
+    def attribution(self, name: str) -> PatchingResult:
+        """Estimates a sweep from one gradient (attribution patching)."""
+        return PatchingResult(self._task.attribution(name))
+
+    def edges(self, method: str = "eap-ig", *, steps: int = 5, ablation: str = "patching") -> EdgeScores:
+        """Scores of all edges between heads, MLPs, embeddings and logits: the change in the metric if the edge is
+        ablated. `method` is `eap`, `eap-ig`, `mask-gradients` or `exact`; `ablation` is `patching` (from the corrupted
+        run), `zero`, `mean` or `mean-positional`."""
+        return EdgeScores(self._task.edges(method, steps=steps, ablation=ablation))
+
+    def run_circuits(self, circuits: Sequence[Circuit], ablation: str = "patching") -> list[Faithfulness]:
+        """Faithfulness of circuits, with all other edges ablated."""
+        natives = [circuit._native for circuit in circuits]
+        return [Faithfulness(*run) for run in self._task.run_circuits(natives, ablation)]
+
+    def faithfulness(
+        self,
+        scores: EdgeScores,
+        selection: str = "top",
+        shares: Sequence[float] | None = None,
+        ablation: str = "patching",
+    ) -> FaithfulnessCurve:
+        """Faithfulness of circuits with growing shares of the best edges; MIB's shares by default."""
+        given = None if shares is None else list(shares)
+        return FaithfulnessCurve(*self._task.faithfulness(scores._native, selection, given, ablation))
+
+    def adversarial_ablation(
+        self, circuit: Circuit, steps: int = 5, subsets: int = 20, ablation: str = "patching"
+    ) -> tuple[float, float]:
+        """Faithfulness with everything outside the circuit ablated, and with the worst part of it ablated."""
+        return self._task.adversarial_ablation(circuit._native, steps, subsets, ablation)
+
+
+class EdgeScores:
+    """A score for every edge and example."""
+
+    def __init__(self, native: _native.EdgeScores) -> None:
+        self._native = native
+
+    def largest(self, count: int = 10) -> list[Edge]:
+        """The edges with the largest mean scores by magnitude."""
+        return [Edge(*edge) for edge in self._native.largest(count)]
+
+    def mean(self) -> LabeledArray:
+        """Mean scores, `[sender, receiver]`."""
+        return LabeledArray(self._native.mean())
+
+    @property
+    def scores(self) -> LabeledArray:
+        """Scores, `[sender, receiver, example]`."""
+        return LabeledArray(self._native.scores)
+
+    def circuit(self, count: int, selection: str = "top") -> Circuit:
+        """The circuit of the best edges: `top` by magnitude, `most-helpful` by sign, or `greedy` from the logits."""
+        return Circuit(self._native.circuit(count, selection))
+
+    def stability(self, count: int, resamples: int = 200, seed: int = 0) -> tuple[list[Edge], float]:
+        """How the `count` best edges change if the examples are resampled: edges with the share of resamples that
+        contain them, and the mean Jaccard index."""
+        inclusion, jaccard = self._native.stability(count, resamples, seed)
+        return [Edge(*edge) for edge in inclusion], jaccard
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return self._native.mean().mimebundle()
+
+
+class Circuit:
+    """A set of edges of a model."""
+
+    def __init__(self, native: _native.Circuit) -> None:
+        self._native = native
+
+    @classmethod
+    def from_json(cls, model: HookedTransformer, text: str) -> Circuit:
+        """Reads a circuit that `to_json` or MIB's code wrote, and checks that it belongs to the model."""
+        return cls(_native.Circuit.from_json(model._native, text))
+
+    def to_json(self) -> str:
+        """The circuit as JSON, with the hash of the model's weights."""
+        return self._native.to_json()
+
+    def edges(self) -> list[tuple[str, str]]:
+        """Sender and receiver of every edge."""
+        return self._native.edges()
+
+    def complement(self) -> Circuit:
+        """All other edges of the model."""
+        return Circuit(self._native.complement())
+
+    def jaccard(self, other: Circuit) -> float:
+        """The share of edges that two circuits have in common."""
+        return self._native.jaccard(other._native)
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def __repr__(self) -> str:
+        return f"Circuit({len(self)} edges)"
