@@ -71,12 +71,6 @@ impl Memory {
         self.writable
     }
 
-    /// Whether the array is all of its buffer, in order: not a part of something larger.
-    fn is_whole(&self) -> bool {
-        let len = self.shape().iter().product::<usize>() * self.dtype().size();
-        self.tensor.is_contiguous() && self.tensor.bytes().len() == len
-    }
-
     /// Whether two arrays have the same shape, type and bits.
     pub(crate) fn same_values(&self, other: &Self) -> bool {
         self.tensor.clone().into_data() == other.tensor.clone().into_data()
@@ -203,12 +197,6 @@ impl Array {
     #[getter]
     fn nbytes(&self) -> usize {
         self.memory.shape().iter().product::<usize>() * self.memory.dtype().size()
-    }
-
-    /// Whether the array is all of its buffer, in order: not a part of something larger.
-    #[getter]
-    fn is_whole(&self) -> bool {
-        self.memory.is_whole()
     }
 
     /// Address of the first element.

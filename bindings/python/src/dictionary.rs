@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError};
 use pyo3::prelude::*;
 
 use crate::array::Array;
-use crate::enter::{enter, signals_raised};
+use crate::enter::{check_signals, enter};
 use crate::model::Model;
 use crate::show::{Bundle, bundle};
 
@@ -154,10 +154,11 @@ impl Model {
                     Some(progress) => progress.call1(py, (step.tokens, step.explained_variance, step.l0)).map(drop),
                     None => Ok(()),
                 });
-                if let Err(error) = told.and_then(|()| signals_raised()) {
+                if let Err(error) = told {
                     raised.get_or_insert(error);
                     stop.store(true, Ordering::Relaxed);
                 }
+                check_signals();
             })
         })?;
         if let Some(raised) = raised {

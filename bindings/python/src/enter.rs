@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hooklens::Result;
+use hooklens_model::between_blocks::call_between_blocks;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
@@ -18,6 +19,8 @@ const BETWEEN_CHECKS: Duration = Duration::from_millis(100);
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
+    /// Whether this thread is in [`enter`], where an interruption can be raised.
+    static ENTERED: Cell<bool> = const { Cell::new(false) };
     static LAST_CHECK: Cell<Option<Instant>> = const { Cell::new(None) };
     static HAS_OWN_THREADS: Cell<bool> = const { Cell::new(false) };
 }
@@ -28,12 +31,15 @@ struct Interrupted(PyErr);
 /// Runs `work` without the GIL and converts its error.
 pub(crate) fn enter<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     LAST_CHECK.set(Some(Instant::now()));
+    call_between_blocks(check_signals);
+    let outer = ENTERED.replace(true);
     let done = py.detach(|| {
         catch_unwind(AssertUnwindSafe(|| {
             use_own_threads();
             work()
         }))
     });
+    ENTERED.set(outer);
     match done {
         Ok(done) => done.map_err(|error| to_python(py, &error)),
         Err(panic) => match panic.downcast::<Interrupted>() {
@@ -43,20 +49,14 @@ pub(crate) fn enter<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + 
     }
 }
 
-/// The exception of a signal handler, if one raised since the last call. For work that stops in an orderly way.
-pub(crate) fn signals_raised() -> PyResult<()> {
-    let due = LAST_CHECK.get().is_none_or(|last| last.elapsed() >= BETWEEN_CHECKS);
-    if !due {
-        return Ok(());
-    }
-    LAST_CHECK.set(Some(Instant::now()));
-    Python::attach(|py| py.check_signals())
-}
-
 /// Lets Python handle signals, at most every [`BETWEEN_CHECKS`]. If a handler raises (Ctrl-C), unwinds to [`enter`],
 /// which raises the exception in Python. Locks and caches are restored on the way, as after any panic.
 pub(crate) fn check_signals() {
-    if let Err(raised) = signals_raised() {
+    if !ENTERED.get() || LAST_CHECK.get().is_some_and(|last| last.elapsed() < BETWEEN_CHECKS) {
+        return;
+    }
+    LAST_CHECK.set(Some(Instant::now()));
+    if let Err(raised) = Python::attach(|py| py.check_signals()) {
         resume_unwind(Box::new(Interrupted(raised)));
     }
 }

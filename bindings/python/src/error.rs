@@ -12,6 +12,9 @@ use pyo3::prelude::*;
 /// The exception for an error: the one that a Python function raised, if that caused it, or else an exception with the
 /// error's message and the messages of its sources.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
+    if let Some(raised) = error.downcast_ref::<PyErr>() {
+        return raised.clone_ref(py);
+    }
     let mut source: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(cause) = source {
         if let Some(raised) = cause.downcast_ref::<PyErr>() {

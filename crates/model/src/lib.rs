@@ -6,6 +6,7 @@
 // The docs of internal crates are built with private items.
 #![allow(rustdoc::private_intra_doc_links)]
 
+pub mod between_blocks;
 pub mod config;
 pub mod cpu;
 pub mod device;

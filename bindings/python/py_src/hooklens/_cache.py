@@ -61,9 +61,8 @@ class ActivationCache(Mapping[str, Any]):
             parts = (parts[0], parts[1] + self.model.cfg.n_layers, *parts[2:])
         name = parts[0] if len(parts) == 1 and parts[0] in self._names else get_act_name(*parts)
         if name not in self._names:
-            close = nearest(name, self._names)
-            hint = f"; the nearest names are {', '.join(close)}" if close else ""
-            raise KeyError(f"{name!r} is not among the {len(self._names)} recorded hook points{hint}")
+            hint = nearest(name, self._names)
+            raise KeyError(f"{name!r} is not among the {len(self._names)} recorded hook points; {hint}")
         return name
 
     def __getitem__(self, key: Any) -> Any:

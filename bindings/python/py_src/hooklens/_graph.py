@@ -53,7 +53,7 @@ class AttributionGraph:
         return [Node(*node) for node in self._native.nodes()]
 
     def effects_on(self, node: int) -> Any:
-        """Direct effects of all nodes on one, `[node]`; None if the node was not traced."""
+        """Direct effects of all nodes but the targets on one node; None if it was not traced."""
         return self._native.effects_on(node)
 
     @property

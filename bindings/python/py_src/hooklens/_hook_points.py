@@ -121,9 +121,7 @@ class Hooks:
     def check(self, name: str) -> None:
         """Raises KeyError for a name that is not a hook point."""
         if name not in self.points:
-            close = nearest(name, list(self.points))
-            hint = f"; the nearest names are {', '.join(close)}" if close else ""
-            raise KeyError(f"the model has no hook point {name!r}{hint}")
+            raise KeyError(f"the model has no hook point {name!r}; {nearest(name, list(self.points))}")
 
     def add(self, handle: Handle, prepend: bool = False) -> Handle:
         self.handles.insert(0 if prepend else len(self.handles), handle)

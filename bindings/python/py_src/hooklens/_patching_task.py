@@ -71,6 +71,9 @@ class Patching:
         rows = [model._rows(prompts) for prompts in (clean, corrupted)]
         if any(mask is not None for _, mask in rows):
             raise ValueError("the prompts of a sweep must not be padded: give prompts of equal length")
+        for place, (one, other) in enumerate(zip(rows[0][0], rows[1][0])):
+            if len(one) != len(other):
+                raise ValueError(f"pair {place} has prompts of different length: {len(one)} and {len(other)} tokens")
         self._task = _native.PatchingTask(model._native, rows[0][0], rows[1][0], judge)
 
     def sweep(self, name: str, progress: Callable[[int, int], None] | None = None) -> PatchingResult:

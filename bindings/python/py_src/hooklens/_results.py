@@ -24,7 +24,7 @@ class LabeledArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.values.shape
+        return tuple(self.values.shape)
 
     @property
     def dims(self) -> tuple[str, ...]:

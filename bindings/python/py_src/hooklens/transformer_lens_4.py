@@ -1,33 +1,85 @@
-"""A driver for TransformerLens 4: its bridge, with models that hooklens runs.
+"""A driver for TransformerLens 4: its `RemoteBridge`, with models that hooklens runs.
 
     from hooklens.transformer_lens_4 import HooklensDriver, boot_hooklens
     bridge = boot_hooklens("model.gguf")                       # or RemoteBridge(adapter, tokenizer, HooklensDriver(...))
     logits, cache = bridge.run_with_cache(tokens)
     bridge.forward(tokens, intervene={"blocks.3.hook_mlp_out": {"op": "scale", "factor": 0.0}})
 
-The protocol has neither gradients nor hooks that edit; for those, use `hooklens.torch.HookedTransformer`.
+Hook points have the names and meanings that they have in TransformerLens 4: both `blocks.0.attn.q.hook_out` and
+`blocks.0.attn.hook_q`, for example. The protocol has neither gradients nor hooks that edit; for those, use
+`hooklens.torch.HookedTransformer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
+import torch
 
 from ._model import HookedTransformer
+from .torch import HookedTransformer as TorchTransformer
 
-_OPERATIONS = ("suppress", "scale", "add", "set")
+_OPERATIONS = {"suppress": None, "scale": "factor", "add": "value", "set": "value"}
+
+# TransformerLens 4's names of hook points, and hooklens's. Those of a layer follow `blocks.<layer>.`
+_NAMES = {"embed.hook_out": "hook_embed", "pos_embed.hook_out": "hook_pos_embed"}
+_LAYER_NAMES = {
+    "hook_in": "hook_resid_pre",
+    "hook_out": "hook_resid_post",
+    "attn.q.hook_out": "attn.hook_q",
+    "attn.k.hook_out": "attn.hook_k",
+    "attn.v.hook_out": "attn.hook_v",
+    "attn.o.hook_in": "attn.hook_z",
+    "attn.hook_out": "hook_attn_out",
+    "mlp.hook_in": "mlp.hook_in",
+    "mlp.in.hook_out": "mlp.hook_pre",
+    "mlp.out.hook_in": "mlp.hook_post",
+    "mlp.hook_out": "mlp.hook_out",
+    # The stream is not edited there, only what the MLP reads.
+    "ln2.hook_in": "hook_mlp_in",
+    "hook_resid_mid": "hook_mlp_in",
+}
+_GATED_MLP = {"mlp.gate.hook_out": "mlp.hook_pre", "mlp.in.hook_out": "mlp.hook_pre_linear"}
+_OUTPUT_NORMS = {"ln1_post.hook_out": "hook_attn_out", "ln2_post.hook_out": "hook_mlp_out"}
+
+# Hook points that are computed only if a flag is set: `cfg.use_attn_result` and others.
+_FLAGS = {
+    "hook_result": "use_attn_result",
+    "hook_q_input": "use_split_qkv_input",
+    "hook_k_input": "use_split_qkv_input",
+    "hook_v_input": "use_split_qkv_input",
+    "hook_attn_in": "use_attn_in",
+    "hook_mlp_in": "use_hook_mlp_in",
+}
+
+# Arguments of a run that change nothing here.
+_IGNORED = {"use_cache", "use_past_kv_cache", "output_attentions", "output_hidden_states"}
+_REPLACEMENT = "hooklens.torch.HookedTransformer"
+_REPLACEMENTS = {
+    "stop_at_layer": f"{_REPLACEMENT}.forward(tokens, stop_at_layer=...)",
+    "start_at_layer": f"{_REPLACEMENT}.forward(residual, start_at_layer=...)",
+    "inputs_embeds": f"{_REPLACEMENT}.forward(residual, start_at_layer=0)",
+    "past_key_values": f"{_REPLACEMENT}.forward(tokens, past_kv_cache=...)",
+    "past_kv_cache": f"{_REPLACEMENT}.forward(tokens, past_kv_cache=...)",
+    "incl_bwd": f"{_REPLACEMENT}.run_with_cache(tokens, incl_bwd=True)",
+    "fwd_hooks": f"{_REPLACEMENT}.run_with_hooks(tokens, fwd_hooks=...)",
+    "bwd_hooks": f"{_REPLACEMENT}.run_with_hooks(tokens, bwd_hooks=...)",
+    "prepend_bos": "bridge.to_tokens(text, prepend_bos=...)",
+}
 
 
 class HooklensDriver:
     """Runs a model of hooklens for TransformerLens 4. See its `model_bridge.driver_protocol`.
 
-    `model` is a name or path for `HookedTransformer.from_pretrained_no_processing`, or a loaded model. Interventions
-    are `{"op": "suppress"}`, `{"op": "scale", "factor": x}`, `{"op": "add", "value": x}` and
-    `{"op": "set", "value": x}`, with `"pos"` for some positions; values are numbers or arrays that fit the activation.
+    `model` is a name or path for `HookedTransformer.from_pretrained_no_processing`, or a loaded model, whose own hooks
+    do not run here.
+
+    Interventions are `{"op": "suppress"}`, `{"op": "scale", "factor": x}`, `{"op": "add", "value": x}` and
+    `{"op": "set", "value": x}`; values are numbers or arrays that fit the activation. With `"pos"`, a position or a
+    list of positions, they change only these. Positions of attention scores and patterns are those of queries.
     """
 
     # Edits are specifications, and there is no backward pass.
@@ -35,15 +87,20 @@ class HooklensDriver:
     provides_sequence_logits = True
 
     def __init__(self, model: str | Path | HookedTransformer, tokenizer: Any = None) -> None:
-        if not isinstance(model, HookedTransformer):
-            model = HookedTransformer.from_pretrained_no_processing(model)
-        self._model: HookedTransformer | None = model
+        if isinstance(model, HookedTransformer):
+            # A wrapper of its own, whose arrays are torch's and which has no hooks.
+            own = TorchTransformer(model._native, name=model._name)
+        else:
+            own = TorchTransformer.from_pretrained_no_processing(model)
+        self._model: TorchTransformer | None = own
+        self._points, different = _points(own)
         self.tokenizer = tokenizer
-        self.bridge_config = _bridge_config(model)
+        self.bridge_config = _bridge_config(own)
         self.architecture = self.bridge_config.architecture
-        self.supported_hook_points = frozenset(model.hook_dict)
-        self.non_fireable_hook_points: frozenset[str] = frozenset()
+        self.supported_hook_points = frozenset(self._points)
+        self.non_fireable_hook_points = frozenset(different)
 
+    @torch.no_grad()
     def forward(
         self,
         input_ids: Any = None,
@@ -55,38 +112,52 @@ class HooklensDriver:
         attention_mask: Any = None,
         **others: Any,
     ) -> Any:
-        """One forward pass over ids, `[batch, pos]` or `[pos]`. With `max_new_tokens` above 1, also continues them
-        greedily, with the interventions in every step."""
+        """One forward pass over ids, `[batch, pos]` or `[pos]`.
+
+        With `max_new_tokens` above 1, also continues the rows greedily, past end-of-sequence tokens: `new_tokens` of
+        the result is `[batch, max_new_tokens]`. Interventions apply in every step; those with `"pos"` apply to the
+        prompt. `RemoteBridge.forward` does not return `new_tokens`: call the driver.
+        """
         from transformer_lens.model_bridge.driver_protocol import ForwardResult
 
-        if self._model is None:
-            raise RuntimeError("this driver is closed")
+        model = self._model
+        if model is None:
+            raise RuntimeError("this driver is closed; make a new HooklensDriver")
+        for name, value in others.items():
+            if value is not None and name not in _IGNORED:
+                instead = _REPLACEMENTS.get(name, f"{_REPLACEMENT}.forward")
+                raise NotImplementedError(f"HooklensDriver does not support {name}; use {instead}")
         if input_ids is None:
-            raise ValueError("HooklensDriver needs input_ids")
-        ignored = {"use_past_kv_cache", "use_cache", "output_attentions", "output_hidden_states", "past_key_values"}
-        unknown = sorted(name for name, value in others.items() if name not in ignored and value is not None)
-        if unknown:
-            raise NotImplementedError(f"HooklensDriver does not support {', '.join(unknown)}")
-        ids = _host(input_ids)
+            raise ValueError("HooklensDriver needs input_ids, [batch, pos]")
+        ids = torch.as_tensor(input_ids).detach().cpu()
         ids = ids[None] if ids.ndim == 1 else ids
-        hooks = [(name, _edit(self._model, name, given)) for name, given in (intervene or {}).items()]
-        mask = None if attention_mask is None else _host(attention_mask).reshape(ids.shape)
-        with self._model.hooks(hooks):
-            captured: dict[str, Any] = {}
-            options: dict[str, Any] = {"attention_mask": mask, "return_type": "logits" if return_logits else None}
-            if capture:
-                logits, cache = self._model.run_with_cache(ids, names_filter=list(capture), **options)
-                captured = dict(cache)
+        mask = None if attention_mask is None else torch.as_tensor(attention_mask).detach().cpu()
+        if mask is not None and mask.shape not in (ids.shape, ids.shape[1:]):
+            raise ValueError(
+                f"attention_mask must have the shape of input_ids, {tuple(ids.shape)}, not {tuple(mask.shape)}"
+            )
+        mask = None if mask is None else mask.bool().expand(ids.shape)
+        names = self._requested(capture)
+        options: dict[str, Any] = {"attention_mask": mask, "return_type": "logits" if return_logits else None}
+        captured: dict[str, Any] = {}
+        with model.hooks(self._edits(intervene)):
+            if names:
+                points = list(dict.fromkeys(self._points[name][0] for name in names))
+                logits, cache = model.run_with_cache(ids, names_filter=points, **options)
+                captured = {name: cache[self._points[name][0]] for name in names if self._points[name][0] in cache}
             else:
-                logits = self._model.forward(ids, **options)
-            new_tokens = None
-            if max_new_tokens > 1:
-                if mask is not None and not mask.all():
-                    raise NotImplementedError("generation after a masked input: generate row by row")
-                whole = self._model.generate(
-                    ids, max_new_tokens=max_new_tokens, do_sample=False, stop_at_eos=False, return_type="tokens"
+                logits = model.forward(ids, **options)
+        new_tokens = None
+        if max_new_tokens > 1:
+            with model.hooks(self._edits(intervene)):
+                rows = model._native.generate(
+                    ids.tolist(),
+                    mask=None if mask is None else mask.tolist(),
+                    max_new_tokens=max_new_tokens,
+                    stop_at_eos=False,
+                    hooks=model._native_hooks("fwd"),
                 )
-                new_tokens = whole[:, ids.shape[1] :]
+            new_tokens = torch.tensor([new for new, _, _ in rows])
         return ForwardResult(logits=logits, captured=captured, new_tokens=new_tokens)
 
     def supports(self, feature: str) -> bool:
@@ -94,20 +165,111 @@ class HooklensDriver:
         return feature in self._supported_features
 
     def close(self) -> None:
-        """Releases the model."""
-        self._model = None
+        """Releases the model. Later runs raise RuntimeError."""
+        if self._model is not None:
+            # The wrapper is part of a reference cycle; the weights must not wait for the garbage collector.
+            del self._model._native
+            self._model = None
+
+    def _requested(self, capture: tuple[str, ...]) -> list[str]:
+        """The names to record. A bridge without a filter requests every hook point, flags or not."""
+        for name in capture:
+            self._check(name)
+        if not self.supported_hook_points <= set(capture):
+            return list(capture)
+        cfg = self.bridge_config
+        return [name for name in capture if getattr(cfg, _FLAGS.get(name.rpartition(".")[2], ""), True)]
+
+    def _edits(self, intervene: Mapping[str, Any] | None) -> list[tuple[str, Callable[..., Any]]]:
+        """Hooks for interventions."""
+        edits = []
+        for name, given in (intervene or {}).items():
+            self._check(name)
+            edits += [(point, _edit(name, given)) for point in self._points[name]]
+        return edits
+
+    def _check(self, name: str) -> None:
+        if name in self.non_fireable_hook_points:
+            raise NotImplementedError(
+                f"{name} has another meaning in TransformerLens 4 than in hooklens; for hooklens's, use {_REPLACEMENT}"
+            )
+        if name not in self._points:
+            assert self._model is not None
+            self._model._hooks.check(name)
+            raise KeyError(f"{name} cannot be used through TransformerLens 4; use {_REPLACEMENT}")
 
 
 def boot_hooklens(model: str | Path | HookedTransformer, tokenizer: Any = None) -> Any:
     """A `RemoteBridge` for a model. `tokenizer` is one of transformers; without it, the bridge takes ids only."""
+    from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
     from transformer_lens.model_bridge.remote_bridge import RemoteBridge
+    from transformer_lens.model_bridge.sources._bridge_builder import configure_tokenizer
 
-    driver = HooklensDriver(model, tokenizer)
-    adapter = SimpleNamespace(cfg=driver.bridge_config, component_mapping={})
+    driver = HooklensDriver(model)
+    adapter = ArchitectureAdapter(driver.bridge_config)
+    adapter.component_mapping = {}
+    if tokenizer is not None:
+        driver.tokenizer = tokenizer = configure_tokenizer(tokenizer, driver.bridge_config)
     return RemoteBridge(adapter, tokenizer, driver)
 
 
-def _bridge_config(model: HookedTransformer) -> Any:
+def _points(model: TorchTransformer) -> tuple[dict[str, tuple[str, ...]], set[str]]:
+    """hooklens's hook points for each name in TransformerLens 4: the first is recorded, and all are edited. Also the
+    names that both have, with different meanings."""
+    cfg, raw = model.cfg, model.cfg.raw
+    points: dict[str, tuple[str, ...]] = {name: (name,) for name in model.hook_dict}
+    layer_norm = cfg.normalization_type in ("LN", "LNPre")
+
+    def is_different(name: str) -> bool:
+        module, _, hook = name.rpartition(".")
+        last = module.rpartition(".")[2]
+        if hook == "hook_normalized" and last.startswith("ln"):
+            # There before the weights of a layer norm, here after them.
+            return layer_norm and not (last == "ln_final" and cfg.final_rms)
+        # Other layouts, and weights of the experts in use instead of all.
+        return last in ("q_norm", "k_norm") or hook == "hook_expert_weights"
+
+    different = {name for name in points if is_different(name)}
+    names, layers = dict(_NAMES), dict(_LAYER_NAMES)
+    if raw["post_embedding_norm"]:
+        names = {"embed_ln.hook_out": "hook_embed"}
+    if layer_norm:
+        layers.update({f"{norm}.hook_out": f"{norm}.hook_normalized" for norm in ("ln1", "ln2")})
+    if "ln_final.hook_normalized" in different:
+        names["ln_final.hook_out"] = "ln_final.hook_normalized"
+    if cfg.gated_mlp:
+        layers.update(_GATED_MLP)
+    if cfg.use_normalization_before_and_after:
+        del layers["attn.hook_out"]
+        layers.update(_OUTPUT_NORMS)
+    scale = raw["embed_scale"]
+    multiplied = scale is not None and not math.isclose(scale, cfg.d_model**0.5, rel_tol=0.01)
+    if multiplied or cfg.positional_embedding_type == "alibi":
+        # Granite's multiplier of outputs is part of the weights here; Bloom's outputs include the stream there.
+        del layers["attn.hook_out"], layers["mlp.hook_out"]
+    for layer in range(cfg.n_layers):
+        names.update({f"blocks.{layer}.{theirs}": f"blocks.{layer}.{ours}" for theirs, ours in layers.items()})
+    known = set(model.hook_names())
+    points.update({theirs: (ours,) for theirs, ours in names.items() if ours in known})
+    if cfg.parallel_attn_mlp and _shares_norm(model):
+        # One norm there, two with the same weights here.
+        points = {name: own for name, own in points.items() if ".ln2." not in name}
+        for name, own in points.items():
+            if ".ln1." in name:
+                points[name] = (*own, own[0].replace(".ln1.", ".ln2."))
+    return {name: own for name, own in points.items() if name not in different}, different
+
+
+def _shares_norm(model: TorchTransformer) -> bool:
+    """Whether attention and MLP of parallel layers read the output of one norm."""
+    weights = [f"blocks.0.{norm}.w" for norm in ("ln1", "ln2")]
+    if not set(weights) <= set(model._native.weight_names()):
+        return False
+    first, second = (model._weight(name) for name in weights)
+    return bool((first == second).all())
+
+
+def _bridge_config(model: TorchTransformer) -> Any:
     from transformer_lens.config import TransformerBridgeConfig
 
     cfg = model.cfg
@@ -122,44 +284,45 @@ def _bridge_config(model: HookedTransformer) -> Any:
         d_mlp=cfg.d_mlp,
         n_key_value_heads=cfg.n_key_value_heads,
         act_fn=cfg.act_fn,
+        eps=cfg.eps,
         normalization_type=cfg.normalization_type,
+        final_rms=cfg.final_rms,
         attn_only=cfg.attn_only,
         gated_mlp=cfg.gated_mlp,
+        parallel_attn_mlp=cfg.parallel_attn_mlp,
+        positional_embedding_type=cfg.positional_embedding_type,
+        attention_dir=cfg.attention_dir,
         model_name=cfg.model_name,
+        dtype=cfg.dtype,
         architecture="HooklensForCausalLM",
         default_prepend_bos=cfg.default_prepend_bos,
     )
 
 
-def _host(values: Any) -> Any:
-    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-
-
-def _edit(model: HookedTransformer, name: str, given: Any) -> Any:
+def _edit(name: str, given: Any) -> Callable[..., Any]:
     """A hook for an intervention."""
-    if name not in model.hook_dict:
-        model._hooks.check(name)
     if callable(given):
         raise NotImplementedError(
             f"the intervention on {name} is a function; this protocol takes specifications ({', '.join(_OPERATIONS)}). "
-            "For functions, use hooklens.torch.HookedTransformer.run_with_hooks"
+            f"For functions, use {_REPLACEMENT}.run_with_hooks"
         )
     operation = given.get("op") if isinstance(given, Mapping) else None
     if operation not in _OPERATIONS:
         raise ValueError(f"the intervention on {name} needs 'op', one of {', '.join(_OPERATIONS)}; given {given!r}")
-    needed = {"scale": "factor", "add": "value", "set": "value"}.get(operation)
+    needed = _OPERATIONS[operation]
     if needed is not None and needed not in given:
         raise ValueError(f"the intervention on {name}: op {operation!r} needs {needed!r}")
-    value = None if needed is None else _host(given[needed])
+    value = 0 if needed is None else torch.as_tensor(given[needed]).detach().cpu()
     pos = given.get("pos")
-    if pos is not None and ".attn.hook_pattern" in name:
-        raise NotImplementedError(f"positions of {name} are queries and keys: intervene without 'pos'")
-    where: Any = slice(None) if pos is None else (slice(None), [pos] if isinstance(pos, int) else list(pos))
+    where = _where(name, pos)
+    prompt_edited = False
 
     def edit(activation: Any, hook: Any) -> Any:
-        if operation == "suppress":
-            activation[where] = 0
-        elif operation == "scale":
+        nonlocal prompt_edited
+        if pos is not None and prompt_edited:
+            return None  # a step of a generation
+        prompt_edited = True
+        if operation == "scale":
             activation[where] *= value
         elif operation == "add":
             activation[where] += value
@@ -168,3 +331,18 @@ def _edit(model: HookedTransformer, name: str, given: Any) -> Any:
         return activation
 
     return edit
+
+
+def _where(name: str, pos: Any) -> Any:
+    """Index of positions of an activation."""
+    if pos is None:
+        return ...
+    positions = [pos] if isinstance(pos, int) else pos
+    if not isinstance(positions, (list, tuple)) or not all(type(at) is int for at in positions):
+        raise ValueError(f"the intervention on {name}: 'pos' must be an integer or a list of integers, not {pos!r}")
+    if ".mlp.experts." in name or name.endswith("hook_expert_indices"):
+        raise NotImplementedError(f"{name} has no position axis: intervene without 'pos'")
+    every = slice(None)
+    if name.endswith(("hook_attn_scores", "hook_pattern")):
+        return every, every, list(positions)
+    return every, list(positions)

@@ -13,6 +13,7 @@ use super::moe::Moe;
 use super::norm::{Norm, NormPoints, narrowed};
 use super::pass::Pass;
 use super::per_layer::PerLayer;
+use crate::between_blocks::between_blocks;
 use crate::config::{Layers, NormKind, ResidualScheme};
 use crate::cpu;
 use crate::error::InputError;
@@ -144,6 +145,7 @@ impl Block {
         pass: &mut Pass<'_>,
         run: &mut Run<'_, '_>,
     ) -> Result<Tensor<3>, Halt> {
+        between_blocks();
         let points = pass.points;
         let at = |site| points.at(layer, site);
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
@@ -267,6 +269,7 @@ impl Block {
         pass: &Pass<'_>,
         run: &mut Run<'_, '_>,
     ) -> Result<Tensor<3>, Halt> {
+        between_blocks();
         let at = |site| pass.points.at(layer, site);
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
         let x = run.fire(at(Site::MlpReads), x)?;

@@ -35,9 +35,7 @@ class Torch:
 
     def shared(self, array: Array) -> Any:
         # Without a version, because torch warns about read-only memory.
-        tensor = torch.utils.dlpack.from_dlpack(array.__dlpack__())
-        # A part of a larger buffer may be a part of a weight, which a change in place would reach.
-        return tensor if array.is_whole else tensor.clone()
+        return torch.utils.dlpack.from_dlpack(array.__dlpack__())
 
     def weight(self, array: Array) -> Any:
         # A copy, because torch has no read-only memory.

@@ -1,0 +1,138 @@
+"""Sweeps, circuits, dictionaries and graphs: what only hooklens has."""
+
+import numpy as np
+import pytest
+
+from hooklens import SAE, Circuit, HookedTransformer, patching
+
+CLEAN = "When Mary and John went to the store, John gave a drink to"
+CORRUPTED = "When Mary and John went to the store, Mary gave a drink to"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return HookedTransformer.from_pretrained("embedded:ioi")
+
+
+@pytest.fixture(scope="module")
+def task(model):
+    return model.patching(CLEAN, CORRUPTED, answer="Mary", wrong="John")
+
+
+def difference(logits):
+    return logits[0, -1, 1] - logits[0, -1, 2]
+
+
+@pytest.mark.parametrize("name", ["resid_pre", "attn_head_out_all_pos", "attn_head_pattern_by_pos", "mlp_out"])
+def test_sweep_equals_runs_with_hooks(model, task, name):
+    swept = task.sweep(name).values[..., 0]
+    function = getattr(patching, f"get_act_patch_{name}")
+    _, cache = model.run_with_cache(CLEAN)
+    tokens = model.to_tokens(CORRUPTED)
+    in_rust = function(model, tokens, cache, difference)
+    with model.hooks([("hook_embed", lambda x, hook: None)]):
+        with_hooks = function(model, tokens, cache, difference)
+    assert np.abs(in_rust - swept).max() < 1e-4 and np.abs(with_hooks - swept).max() < 1e-3
+
+
+def test_cache_of_another_model_is_refused(model):
+    other = HookedTransformer.from_pretrained("embedded:ioi")
+    _, cache = other.run_with_cache(CLEAN)
+    with pytest.raises(ValueError, match="another model"):
+        patching.get_act_patch_resid_pre(model, model.to_tokens(CORRUPTED), cache, difference)
+    third = HookedTransformer.from_pretrained_no_processing("embedded:ioi")
+    with pytest.raises(ValueError, match="recorded by|processing|model"):
+        third._native.apply_ln(cache._native, {"layer": None, "mlp_input": False, "rows": None, "positions": None},
+                               cache._native.get("blocks.0.hook_resid_pre"))
+
+
+def test_results_have_names(task):
+    result = task.sweep("resid_pre")
+    assert result.dims == ("layer", "pos", "example") and result.axes["pos"][1].endswith("When")
+    assert result.normalized().max() == pytest.approx(1, abs=0.05)
+    assert np.asarray(result).shape == result.shape and result.mean("example").shape == result.shape[:2]
+    table = pytest.importorskip("pandas", reason="needs pandas") and result.to_pandas()
+    assert list(table) == ["layer", "pos", "example", "value"] and len(table) == result.values.size
+    assert "image/svg+xml" in result._repr_mimebundle_() and result.to_csv().startswith("layer,")
+
+
+def test_circuit_of_all_edges_is_the_model(model, task):
+    scores = task.edges("eap-ig")
+    everything = scores.circuit(10**6)
+    kept, dropped = task.run_circuits([everything, everything.complement()])
+    assert kept.value == pytest.approx(1, abs=1e-4) and dropped.value == pytest.approx(0, abs=1e-4)
+    small = scores.circuit(50)
+    assert 0.9 < task.run_circuits([small])[0].value < 1.1
+    again = Circuit.from_json(model, small.to_json())
+    assert again.edges() == small.edges() and again.jaccard(small) == 1
+    other = HookedTransformer.from_pretrained_no_processing("embedded:ioi")
+    with pytest.raises(ValueError, match="model"):
+        Circuit.from_json(other, small.to_json())
+    curve = task.faithfulness(scores, shares=[0.1, 0.5, 1.0])
+    assert curve.faithfulness[-1] == pytest.approx(1, abs=1e-4)
+    whole, worst = task.adversarial_ablation(small)
+    assert worst <= whole + 1e-6
+
+
+def test_spliced_dictionary_changes_nothing(model):
+    sae = SAE.from_pretrained("embedded:ioi-sae")
+    spliced = model.splice(sae)
+    assert np.abs(spliced(CLEAN) - model(CLEAN)).max() < 1e-5
+    name = f"{sae.hook_name}.hook_sae_acts_post"
+    _, cache = spliced.run_with_cache(CLEAN)
+    acts = sae.encode(model.run_with_cache(CLEAN)[1][sae.hook_name])
+    # The dictionary excludes the beginning-of-sequence token.
+    assert np.abs(cache[name] - acts)[:, 1:].max() < 1e-4 and not cache[name][:, 0].any()
+    off = spliced.run_with_hooks(CLEAN, fwd_hooks=[(name, lambda x, hook: np.zeros_like(x))])
+    assert np.abs(off - model(CLEAN)).max() > 1e-2
+    assert sae(np.zeros(64, dtype=np.float32)).shape == (64,) and sae.W_dec.shape == (256, 64)
+
+
+def test_training_makes_a_dictionary(model, tmp_path):
+    names = ["Mary", "John", "Tom", "Anna", "Lucy", "Paul"]
+    texts = [CLEAN.replace("Mary", a).replace("John", b) for a in names for b in names if a != b]
+    seen = []
+    sae = SAE.train(
+        model, texts, "blocks.2.hook_resid_post", d_sae=64, k=8, tokens=20_000, batch_size=256,
+        progress=lambda tokens, explained, l0: seen.append(tokens),
+    )
+    assert sae.d_sae == 64 and sae.held_out.explained_variance > 0.5 and seen
+    sae.save_model(tmp_path / "sae")
+    again = SAE.from_pretrained(tmp_path / "sae")
+    assert again.hook_name == "blocks.2.hook_resid_post" and np.array_equal(again.W_dec, sae.W_dec)
+
+
+def test_graph_explains_its_targets(model, tmp_path):
+    graph = model.attribution_graph(CLEAN, transcoders="embedded:ioi-transcoders", answer="Mary", wrong="John")
+    nodes = graph.nodes()
+    target = len(nodes) - 1
+    assert nodes[target].kind == "logit" and graph.deviation < 1e-4
+    effects = graph.effects_on(target)
+    assert len(effects) == sum(node.kind != "logit" for node in nodes)
+    strongest = max((node for node in range(target) if nodes[node].kind == "feature"), key=lambda n: effects[n])
+    node = nodes[strongest]
+    edits = [(node.layer, node.position, node.unit, 0.0)]
+    plain, edited = model(CLEAN), model.intervene(CLEAN, edits, transcoders="embedded:ioi-transcoders")
+    assert difference(edited) < difference(plain)
+    kept, edges = graph.prune(0.8, 0.98)
+    assert target in kept and edges
+    graph.save(tmp_path / "graph.html")
+    assert "<html" in (tmp_path / "graph.html").read_text() and "text/html" in graph._repr_mimebundle_()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda m: m.patching(CLEAN, "When Mary", answer="Mary"), ValueError, "length"),
+        (lambda m: m.patching(CLEAN, CORRUPTED), TypeError, "answer"),
+        (lambda m: m.patching(CLEAN, CORRUPTED, answer="Mary").sweep("resid"), ValueError, "resid_pre"),
+        (lambda m: m.patching(CLEAN, CORRUPTED, answer="Mary").edges("gradient"), ValueError, "eap-ig"),
+        (lambda m: m.patching(CLEAN, CLEAN, answer="Mary", wrong="John").sweep("resid_pre").normalized(), ValueError, "normalize"),
+        (lambda m: SAE.from_pretrained("embedded:ioi"), ValueError, "ioi"),
+        (lambda m: m.attribution_graph(CLEAN, transcoders="embedded:ioi-transcoders", answer="Mary John"), ValueError, "Mary John"),
+        (lambda m: m.attribution_graph(CLEAN, wrong="John"), TypeError, "answer"),
+    ],
+)
+def test_errors_name_the_thing(model, call, error, message):
+    with pytest.raises(error, match=message):
+        call(model)

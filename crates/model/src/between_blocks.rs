@@ -1,0 +1,19 @@
+//! A callback between the parts of a model, for programs that must react to signals while it runs.
+
+use std::sync::OnceLock;
+
+static CALLBACK: OnceLock<fn()> = OnceLock::new();
+
+/// Sets a function that every run calls before each token mixer and each MLP, on the thread of the run. It may panic to
+/// end the run, whose caches are then restored. Only the first function is kept.
+pub fn call_between_blocks(callback: fn()) {
+    let _ = CALLBACK.set(callback);
+}
+
+/// Calls the function, if there is one.
+#[inline]
+pub(crate) fn between_blocks() {
+    if let Some(callback) = CALLBACK.get() {
+        callback();
+    }
+}
