@@ -4,7 +4,8 @@
     python notebooks/run.py [--check] [NOTEBOOK ...]
 
 All notebooks of this folder and those of checks/, unless some are named. With --check nothing is written. hooklens is
-compiled once for all of them, into EVCXR_TMPDIR or the system's folder for temporary files.
+compiled once for all of them, into EVCXR_TMPDIR or the system's folder for temporary files. python.ipynb needs the
+Python package in the environment that runs this.
 """
 
 import argparse
@@ -39,7 +40,8 @@ def run(path, write):
     began = time.monotonic()
     # No time limit a cell: the first one compiles hooklens.
     resources = {"metadata": {"path": str(path.parent)}}
-    client = NotebookClient(notebook, timeout=None, startup_timeout=600, kernel_name="rust", resources=resources)
+    kernel = notebook.metadata.kernelspec.name
+    client = NotebookClient(notebook, timeout=None, startup_timeout=600, kernel_name=kernel, resources=resources)
     outputs = lambda: [output for cell in notebook.cells for output in cell.get("outputs", [])]
     try:
         client.execute()
