@@ -16,7 +16,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-LIMITS = {"items": 1128, "fields": 240}
+# 1,130 since attribution has other backward passes: `Backward` and `Patching::backward`.
+LIMITS = {"items": 1130, "fields": 240}
 ROOT = Path(__file__).resolve().parent.parent
 CRATES = ["hooks", *(f"crates/{name}" for name in ["model", "loading", "data", "analysis", "plot", "features"])]
 WHOLE = ["crates/model/src/hook.rs"]

@@ -29,3 +29,4 @@
 pub mod graph;
 
 pub use hooklens_analysis::attribution::{Attribution, EdgeGraph, EdgeScores, Gradient, Sender};
+pub use hooklens_analysis::patching::Backward;

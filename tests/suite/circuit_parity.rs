@@ -1,9 +1,10 @@
 //! Edge scores, circuits and faithfulness equal those of MIB's code (`tests/fixtures/circuits.py`).
 
+use std::collections::HashMap;
 use std::fs;
 
 use hooklens::attribution::{EdgeGraph, EdgeScores, Gradient};
-use hooklens::circuits::{Circuit, MIB_SHARES, Selection};
+use hooklens::circuits::{Circuit, Discovery, MIB_SHARES, Selection};
 use hooklens::patching::{Ablation, Metric, Patching};
 use hooklens::prelude::*;
 use serde::Deserialize;
@@ -17,6 +18,7 @@ struct Golden {
     corrupted: Vec<f64>,
     selections: Vec<GoldenSelection>,
     curves: Vec<Curve>,
+    scores: HashMap<String, HashMap<String, f64>>,
 }
 
 #[derive(Deserialize)]
@@ -145,6 +147,22 @@ fn edge_attribution_is_that_of_eap() {
     let circuit = Circuit::from_json(&graph, &json).unwrap();
     assert_eq!(circuit.len(), 13);
     assert_eq!(circuit, Circuit::top(&found, 15).unwrap().pruned());
+}
+
+#[test]
+fn relp_is_that_of_its_authors() {
+    let (golden, model) = (Golden::read(), model());
+    let mut json: serde_json::Value = serde_json::from_str(&read("circuit_mib.json")).unwrap();
+    for (edge, score) in &golden.scores["relp"] {
+        json["edges"][edge]["score"] = (*score).into();
+    }
+    let graph = EdgeGraph::of(&model).unwrap();
+    let expected = EdgeScores::from_mib(&graph, &json.to_string()).unwrap();
+    let found = golden.patching(&model, "patching").discover(&Discovery::Relp).unwrap();
+    for (sender, receiver) in graph.edges() {
+        let [found, expected] = [&found, &expected].map(|scores| scores.score(sender, receiver).unwrap());
+        assert!((found - expected).abs() < 1e-4, "{sender} -> {receiver}: {found}, {expected}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod analysis_parity;
 mod architecture;
 mod attn_experts;
 mod attribution;
+mod backward_rules;
 mod belonging;
 mod cache;
 mod cache_laws;

@@ -13,7 +13,7 @@ use super::norm_gradient::through_norm;
 use crate::activations::{Components, Neurons, Stage};
 use crate::error::{PatchError, StatisticsError};
 use crate::labeled::{LabeledArray, LabeledAxis, matching};
-use crate::patching::{Patching, Receiver, Source};
+use crate::patching::{Backward, Patching, Receiver, Source};
 use crate::statistics::{EffectStatistics, Statistics};
 use hooklens_model::config::{Layers, Settings, TransformerConfig};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
@@ -271,6 +271,11 @@ impl Patching<'_> {
     /// Fails for ablations (they have no paired prompts) and for `Gradient::Integrated(0)`; otherwise, same as
     /// [`Patching::attribution`].
     pub fn edges(&self, gradient: Gradient) -> Result<EdgeScores> {
+        self.edges_by(gradient, self.backward)
+    }
+
+    /// Like [`Patching::edges`], with another backward pass.
+    pub(crate) fn edges_by(&self, gradient: Gradient, backward: Backward) -> Result<EdgeScores> {
         let model = self.model();
         let config = model.config();
         model.check_plain_layers("edge attribution")?;
@@ -309,7 +314,7 @@ impl Patching<'_> {
                         Some(base.get(hook::embed())? * (1.0 - share) + source.get(hook::embed())? * share)
                     }
                 };
-                let slopes = self.slopes_at_receivers(&examples, embedding)?;
+                let slopes = self.slopes_at_receivers(&examples, embedding, backward)?;
                 sum = Some(match sum {
                     Some(sum) => sum + slopes,
                     None => slopes,
@@ -327,7 +332,12 @@ impl Patching<'_> {
 
     /// The gradient of the metric at each receiver's input, `[receiver, row, pos * d_model]`, in the unpatched runs of the
     /// examples or, if `embedding` is given, in a run on that embedding.
-    fn slopes_at_receivers(&self, examples: &[usize], embedding: Option<Tensor<3>>) -> Result<Tensor<3>> {
+    fn slopes_at_receivers(
+        &self,
+        examples: &[usize],
+        embedding: Option<Tensor<3>>,
+        backward: Backward,
+    ) -> Result<Tensor<3>> {
         let model = self.model();
         model.check_unclipped("edge attribution")?;
         let config = model.config();
@@ -338,8 +348,8 @@ impl Patching<'_> {
         if config.mlp_layers().next().is_some() {
             points.push("blocks.*.hook_mlp_in");
         }
-        let hooks: Vec<Hook<'_>> =
-            embedding.into_iter().map(|own| hook::embed().edit(move |_, _| own.clone())).collect();
+        let mut hooks: Vec<Hook<'_>> = backward.hooks(model.catalog());
+        hooks.extend(embedding.map(|own| hook::embed().edit(move |_, _| own.clone())));
         let options = ForwardOptions::new().record(points).hooks(hooks);
         let (output, _) = self.rows_with_gradients(examples, options, "without a patch")?;
         let cache = &output.cache;
@@ -352,7 +362,7 @@ impl Patching<'_> {
                 (cache.grad(hook::k(at))?, &attn.k),
                 (cache.grad(hook::v(at))?, &attn.v),
             ] {
-                slopes.push(by_head(&block.ln1, &input, gradient, map.weight_in(input.dtype())));
+                slopes.push(by_head(&block.ln1, &input, gradient, map.weight_in(input.dtype()), backward));
             }
             if config.has_mlp(at) {
                 slopes.push(flat(cache.grad(hook::mlp_in(at))?));
@@ -400,13 +410,17 @@ fn changes(model: &HookedTransformer, base: &ActivationCache, source: &Activatio
 
 /// The gradient at each head's input, `[head, row, pos * d_model]`, computed from the gradient at the head's queries, keys
 /// or values, `[row, pos, head, d_head]`.
-fn by_head(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>, weight: Tensor<2>) -> Tensor<3> {
+fn by_head(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>, weight: Tensor<2>, backward: Backward) -> Tensor<3> {
     let [batch, pos, heads, d_head] = gradient.dims();
     let [d_model, _] = weight.dims();
     let weight = weight.reshape([d_model, heads, d_head]).permute([1, 2, 0]);
     let rows = gradient.permute([2, 0, 1, 3]).reshape([heads, batch * pos, d_head]);
     let back = rows.matmul(weight).reshape([heads, batch, pos, d_model]).permute([1, 2, 0, 3]);
-    through_norm(norm, input, back).permute([2, 0, 1, 3]).reshape([heads, batch, pos * d_model])
+    through_norm(norm, input, back, backward.freezes_norms()).permute([2, 0, 1, 3]).reshape([
+        heads,
+        batch,
+        pos * d_model,
+    ])
 }
 
 fn flat(gradient: Tensor<3>) -> Tensor<3> {

@@ -69,9 +69,10 @@ impl<'m, M: Patchable> Patching<'m, M> {
         let points = points.into();
         let catalog = self.model().catalog();
         let ids: Vec<PointId> = points_of(&Sites::new(points.clone()), catalog)?;
+        self.backward.check_points(catalog, &ids)?;
         let slopes = |example: Example<'_, M>| {
             let names: Vec<&str> = ids.iter().map(|id| &*catalog.info(*id).name).collect();
-            let options = ForwardOptions::new().record(names.as_slice());
+            let options = ForwardOptions::new().record(names.as_slice()).hooks(self.backward.hooks(catalog));
             let (mut output, baseline) = example.with_gradients(options)?;
             let cache = output.cache();
             let source = example.source(cache, &ids)?;

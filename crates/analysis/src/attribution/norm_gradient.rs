@@ -7,12 +7,12 @@ use hooklens_model::model::{Norm, widened};
 /// Computes the gradient at a norm layer's input, given gradients at its output from several readers.
 ///
 /// Let `c` be the (centered) input, `s` its scale and `y = w c / s + b`. Because `s` depends on `c`, the gradient has
-/// no component in the direction of `c`.
+/// no component in the direction of `c`, unless `s` is held constant (`frozen`).
 ///
 /// # Shapes
 /// - input: `[batch, pos, d_model]`
 /// - output: `[batch, pos, reader, d_model]`, like `gradient`
-pub(super) fn through_norm(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>) -> Tensor<4> {
+pub(super) fn through_norm(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>, frozen: bool) -> Tensor<4> {
     if !norm.is_norm() {
         return gradient;
     }
@@ -22,7 +22,10 @@ pub(super) fn through_norm(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>) 
     if let Some(w) = &norm.w {
         back = back * widened(w.val()).unsqueeze();
     }
-    let along = (back.clone() * unit.clone()).mean_dim(3);
-    let back = (back - unit * along) / scale.unsqueeze_dim::<4>(2);
+    if !frozen {
+        let along = (back.clone() * unit.clone()).mean_dim(3);
+        back = back - unit * along;
+    }
+    let back = back / scale.unsqueeze_dim::<4>(2);
     if norm.centers() { back.clone() - back.mean_dim(3) } else { back }
 }

@@ -97,7 +97,8 @@ impl Patching<'_> {
         let found = self.each_example(&ids, |example| {
             let recorded: Vec<&str> =
                 queries.iter().chain(&keys).map(String::as_str).chain(["*attn.hook_pattern"]).collect();
-            let (output, baseline) = example.with_gradients(ForwardOptions::new().record(recorded))?;
+            let options = ForwardOptions::new().hooks(self.backward.hooks(model.catalog()));
+            let (output, baseline) = example.with_gradients(options.record(recorded))?;
             let cache = &output.cache;
             let source = example.source(cache, &ids)?;
             let host = |name: &str| Ok::<_, hooklens_model::error::Error>(cache.activation(name)?.to_ndarray()?);

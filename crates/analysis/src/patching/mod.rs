@@ -1,6 +1,7 @@
 //! Activation patching: replaces activations in one run with activations from another run and measures the effect on
 //! the logits.
 
+mod backward;
 mod base_run;
 mod differentiated;
 mod example;
@@ -20,6 +21,7 @@ mod source;
 mod sweep;
 
 pub use crate::error::PatchError;
+pub use backward::Backward;
 pub use metric::Metric;
 pub use model::PatchModel;
 pub use path::Freeze;

@@ -7,6 +7,7 @@ use std::fmt;
 use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, BlockAccess, PointId, Segment, at};
 
+use super::backward::Backward;
 use super::base_run::BaseRun;
 use super::example::Example;
 use super::growing_batch::{GrowingBatch, Patch};
@@ -47,6 +48,7 @@ pub struct Patching<'m, M: Patchable = HookedTransformer> {
     pub(crate) base: Vec<M::Prompt>,
     pub(crate) source: Source<M::Prompt>,
     pub(crate) metric: Metric,
+    pub(crate) backward: Backward,
     progress: Option<Progress<'m>>,
 }
 
@@ -82,7 +84,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
         }
         check_lengths::<M>(&clean, &base)?;
         metric.check_examples(base.len())?;
-        Ok(Self { model, base, source: Source::Run(clean), metric, progress: None })
+        Ok(Self { model, base, source: Source::Run(clean), metric, backward: Backward::default(), progress: None })
     }
 
     /// Ablates activations in runs on these prompts.
@@ -125,7 +127,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
                 Source::Run(others)
             }
         };
-        Ok(Self { model, base, source, metric, progress: None })
+        Ok(Self { model, base, source, metric, backward: Backward::default(), progress: None })
     }
 
     /// Swaps the runs: patches activations of the corrupted prompts into runs on the clean prompts. Does not change

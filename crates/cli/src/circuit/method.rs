@@ -29,6 +29,8 @@ enum MethodArg {
     Eap,
     /// Edge attribution patching with integrated gradients of the embeddings
     EapIg,
+    /// Edge attribution patching with the rules of layer-wise relevance propagation
+    Relp,
     /// Ablate each edge alone
     Exact,
     /// Train a mask that keeps --share of the edges
@@ -48,7 +50,7 @@ impl MethodArgs {
         let wrong = |message: &str| Err(Failure::Usage(message.into()));
         match (self.method, self.steps, self.threshold) {
             (MethodArg::Acdc, _, None) => wrong("--method acdc requires --threshold"),
-            (MethodArg::Acdc, Some(_), _) | (MethodArg::Eap | MethodArg::Exact, Some(_), _) => {
+            (MethodArg::Acdc, Some(_), _) | (MethodArg::Eap | MethodArg::Relp | MethodArg::Exact, Some(_), _) => {
                 wrong("--steps requires --method mask-gradients, eap-ig or learned-masks")
             }
             (MethodArg::Acdc, ..) | (_, _, None) => Ok(()),
@@ -63,6 +65,7 @@ impl MethodArgs {
             MethodArg::MaskGradients => Discovery::MaskGradients(steps),
             MethodArg::Eap => Discovery::Eap,
             MethodArg::EapIg => Discovery::EapIg(steps),
+            MethodArg::Relp => Discovery::Relp,
             MethodArg::Exact => Discovery::Exact,
             MethodArg::LearnedMasks => {
                 let settings = LearnedMasks::new().keep(share);
@@ -91,6 +94,7 @@ impl MethodArgs {
             MethodArg::MaskGradients => format!("mask gradients, {} steps", self.steps.unwrap_or(5)),
             MethodArg::Eap => "EAP".into(),
             MethodArg::EapIg => format!("EAP-IG, {} steps", self.steps.unwrap_or(5)),
+            MethodArg::Relp => "RelP".into(),
             MethodArg::Exact => "exact ablation of each edge".into(),
             MethodArg::LearnedMasks => format!("learned masks, {} steps", self.steps.unwrap_or(300)),
             MethodArg::Acdc => format!("ACDC, threshold {}", self.threshold.unwrap_or(0.0)),

@@ -7,7 +7,7 @@ mod mask_gradients;
 
 use crate::attribution::{EdgeGraph, EdgeScores, Gradient};
 use crate::error::CircuitError;
-use crate::patching::Patching;
+use crate::patching::{Backward, Patching};
 use hooklens_model::error::Result;
 
 pub use learned_masks::LearnedMasks;
@@ -26,7 +26,7 @@ pub use learned_masks::LearnedMasks;
 /// let metric = Metric::logit_diff(&model, "Mary", "John")?;
 /// let patching = Patching::ablating(&model, clean, Ablation::Resample(corrupted.into()), metric)?;
 /// let graph = EdgeGraph::of(&model)?;
-/// for method in [Discovery::Eap, Discovery::EapIg(5), Discovery::MaskGradients(5)] {
+/// for method in [Discovery::Eap, Discovery::EapIg(5), Discovery::Relp, Discovery::MaskGradients(5)] {
 ///     let scores = patching.discover(&method)?;
 ///     println!("{method:?}, {} passes: {:?}", method.passes(&graph, 1), scores.largest(1));
 /// }
@@ -40,6 +40,9 @@ pub enum Discovery {
     /// Edge attribution patching with gradients averaged over this number of interpolated embeddings (Hanna et al. 2024).
     /// Needs paired prompts. See [`Gradient::Integrated`].
     EapIg(usize),
+    /// Edge attribution patching with the propagation rules of RelP (Jafari et al. 2025) instead of local gradients. See
+    /// [`Backward::Relp`].
+    Relp,
     /// Gradients with respect to how much of each edge is ablated, averaged over this number of steps in which equally
     /// much of all edges is ablated. The scores of all edges sum to the change in the metric when all are ablated. Works
     /// for every kind of ablation.
@@ -55,7 +58,7 @@ impl Discovery {
     /// and a backward pass 2.
     pub fn passes(&self, graph: &EdgeGraph, examples: usize) -> usize {
         match self {
-            Discovery::Eap => 5 * examples,
+            Discovery::Eap | Discovery::Relp => 5 * examples,
             Discovery::EapIg(steps) => (2 + 3 * steps) * examples,
             Discovery::MaskGradients(steps) => (1 + 3 * steps) * examples,
             Discovery::Exact => (2 + graph.len()) * examples,
@@ -68,12 +71,18 @@ impl Patching<'_> {
     /// Scores every edge.
     ///
     /// # Errors
-    /// Fails for a number of steps of 0 and, for [`Discovery::Eap`] and [`Discovery::EapIg`], for ablations without paired
+    /// Fails for a number of steps of 0 and, for [`Discovery::Eap`], [`Discovery::EapIg`] and
+    /// [`Discovery::Relp`], for ablations without paired
     /// prompts; otherwise, same as [`Patching::run_circuits`].
     pub fn discover(&self, method: &Discovery) -> Result<EdgeScores> {
         match method {
             Discovery::Eap => self.edges(Gradient::AtBase),
             Discovery::EapIg(steps) => self.edges(Gradient::Integrated(*steps)),
+            Discovery::Relp => {
+                let backward = Backward::Relp { frozen_patterns: false };
+                backward.check(self.model())?;
+                self.edges_by(Gradient::AtBase, backward)
+            }
             Discovery::MaskGradients(steps) => self.mask_gradients(steps_of(*steps)?),
             Discovery::Exact => self.exact_edges(),
             Discovery::LearnedMasks(settings) => {
