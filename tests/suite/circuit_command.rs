@@ -48,7 +48,7 @@ fn every_method_and_ablation_reports() {
         &["--method", "eap"][..],
         &["--method", "eap-ig", "--steps", "2", "--select", "greedy"],
         &["--method", "exact", "--select", "most-helpful"],
-        &["--method", "relp"],
+        &["--method", "relp", "--select", "greedy-helpful"],
         &["--method", "learned-masks", "--steps", "10"],
         &["--method", "acdc", "--threshold", "0.3"],
         &["--ablate", "zero"],

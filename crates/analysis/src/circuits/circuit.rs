@@ -109,9 +109,8 @@ impl Circuit {
     /// # Errors
     /// Fails if a score is not finite.
     pub fn most_helpful(scores: &EdgeScores, count: usize) -> Result<Self, CircuitError> {
-        let mut ranked: Vec<Ranked> = scored(scores)?;
-        ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
-        Ok(Self::of_places(&scores.graph(), ranked.into_iter().take(count).map(|(place, _)| place)))
+        let ranked = helpful(scores)?.into_iter().take(count);
+        Ok(Self::of_places(&scores.graph(), ranked.map(|(place, _)| place)))
     }
 
     /// The edges whose mean score has at least this magnitude.
@@ -131,10 +130,22 @@ impl Circuit {
     /// # Errors
     /// Fails if a score is not finite.
     pub fn greedy(scores: &EdgeScores, count: usize) -> Result<Self, CircuitError> {
-        let graph = scores.graph();
-        let ranked = ranked(scores)?;
-        let mut circuit = Self::empty(&graph);
-        let read_by = read_by(&graph);
+        Ok(Self::grown(&scores.graph(), &ranked(scores)?, count))
+    }
+
+    /// Like [`Circuit::greedy`], but each step adds the edge with the lowest mean score: the one whose ablation lowers the
+    /// metric most.
+    ///
+    /// # Errors
+    /// Fails if a score is not finite.
+    pub fn greedy_helpful(scores: &EdgeScores, count: usize) -> Result<Self, CircuitError> {
+        Ok(Self::grown(&scores.graph(), &helpful(scores)?, count))
+    }
+
+    /// Grows a circuit from the logits backward, adding edges in the order in which they are ranked.
+    fn grown(graph: &EdgeGraph, ranked: &[Ranked], count: usize) -> Self {
+        let mut circuit = Self::empty(graph);
+        let read_by = read_by(graph);
         // The ranks of the edges into each receiver.
         let mut into = vec![Vec::new(); graph.receivers().len()];
         for (rank, ((_, to), _)) in ranked.iter().enumerate() {
@@ -151,7 +162,7 @@ impl Circuit {
                 open.extend(std::mem::take(&mut into[*to]));
             }
         }
-        Ok(circuit)
+        circuit
     }
 
     pub(crate) fn of_places(graph: &EdgeGraph, places: impl IntoIterator<Item = (usize, usize)>) -> Self {
@@ -272,6 +283,13 @@ fn ranked(scores: &EdgeScores) -> Result<Vec<Ranked>, CircuitError> {
     let mut ranked = scored(scores)?;
     ranked.iter_mut().for_each(|(_, score)| *score = score.abs());
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+    Ok(ranked)
+}
+
+/// All edges with their mean scores, in ascending order.
+fn helpful(scores: &EdgeScores) -> Result<Vec<Ranked>, CircuitError> {
+    let mut ranked = scored(scores)?;
+    ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
     Ok(ranked)
 }
 

@@ -90,8 +90,10 @@ pub(super) enum SelectArg {
     Top,
     /// The lowest scores, whose ablation lowers the metric most
     MostHelpful,
-    /// Grown backward from the logits
+    /// Grown backward from the logits by the magnitudes of the scores
     Greedy,
+    /// Grown backward from the logits by the lowest scores
+    GreedyHelpful,
 }
 
 impl SelectArg {
@@ -100,6 +102,7 @@ impl SelectArg {
             SelectArg::Top => Selection::Top,
             SelectArg::MostHelpful => Selection::MostHelpful,
             SelectArg::Greedy => Selection::Greedy,
+            SelectArg::GreedyHelpful => Selection::GreedyHelpful,
         }
     }
 }
@@ -199,6 +202,7 @@ fn chosen(args: &CircuitArgs, scores: &EdgeScores) -> Result<Circuit, Failure> {
         SelectArg::Top => Circuit::top(scores, count),
         SelectArg::MostHelpful => Circuit::most_helpful(scores, count),
         SelectArg::Greedy => Circuit::greedy(scores, count),
+        SelectArg::GreedyHelpful => Circuit::greedy_helpful(scores, count),
     };
     let circuit = circuit.map_err(Error::from)?;
     let pruned = circuit.pruned();

@@ -31,6 +31,8 @@ pub enum Selection {
     MostHelpful,
     /// Grown backward from the logits ([`Circuit::greedy`]).
     Greedy,
+    /// Grown backward from the logits by the lowest scores ([`Circuit::greedy_helpful`]).
+    GreedyHelpful,
 }
 
 /// Faithfulness of circuits that keep growing shares of the edges (Mueller et al. 2025, MIB).
@@ -82,6 +84,7 @@ impl Patching<'_> {
                 Selection::Top => Circuit::top(scores, count),
                 Selection::MostHelpful => Circuit::most_helpful(scores, count),
                 Selection::Greedy => Circuit::greedy(scores, count),
+                Selection::GreedyHelpful => Circuit::greedy_helpful(scores, count),
             }
         };
         let circuits = shares.iter().map(|share| Ok(of(share)?.pruned())).collect::<Result<Vec<_>, CircuitError>>()?;
