@@ -366,8 +366,18 @@ fn patch_finds_where_the_answer_is_kept() {
     let heads = ["patch", "--model", "embedded:ioi", "--ioi", "5", "--at", "*hook_z", "--per", "head", "--top", "1"];
     for more in [&["--estimate"][..], &["--reverse"], &[]] {
         let (code, said, error) = ran(&[&heads[..], more].concat());
-        assert!(code == 0 && said.contains("5 prompts"), "{said}{error}");
+        assert!(code == 0 && said.contains("5 prompts") && said.contains("share of the gap"), "{said}{error}");
     }
+    let null = |seed| ran(&[&heads[..], &["--shuffled", seed]].concat());
+    let (code, said, error) = null("0");
+    assert!(code == 0 && said.starts_with("shuffled pairs: 5 prompts"), "{said}{error}");
+    assert!(!said.contains("in the source runs") && null("0").1 == said && null("1").1 != said, "{said}");
+    for (more, expected) in [("--ablate=zero", "cannot be used with"), ("--shard=1/2", "cannot be used with")] {
+        let (code, _, error) = ran(&[&heads[..], &["--shuffled", "0", more]].concat());
+        assert!(code == 2 && error.contains(expected), "{more}: {error}");
+    }
+    let (code, _, error) = ran(&["patch", "--model", "embedded:ioi", "--ioi", "1", "--shuffled", "0"]);
+    assert!(code == 1 && error.contains("example 0 is the only one with"), "{error}");
     let (code, said, _) = ran(&[
         "patch",
         "--model",

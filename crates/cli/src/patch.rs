@@ -46,6 +46,10 @@ pub(super) struct PatchArgs {
     /// Ablate activations in the clean runs instead of patching
     #[arg(long, value_enum)]
     pub(super) ablate: Option<AblateArg>,
+    /// Take patches from the prompts of other pairs, chosen at random with this seed: a null, which shows what patches do
+    /// that has nothing to do with the pair
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["ablate", "shard"])]
+    pub(super) shuffled: Option<u64>,
     /// Estimate effects by attribution patching: two forward passes and one backward pass per prompt
     #[arg(long)]
     pub(super) estimate: bool,
@@ -135,7 +139,8 @@ fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
             at: &args.at,
             metric: &args.pairs.metric_name(),
             estimate: args.estimate,
-            shares: args.ablate.is_none(),
+            shuffled: args.shuffled.is_some(),
+            shares: args.ablate.is_none() && args.shuffled.is_none(),
             top: args.top,
         };
         return report(&swept(args, model, pairs)?, &options, &to);
@@ -157,13 +162,21 @@ fn swept<M: PairModel>(args: &PatchArgs, model: &M, pairs: Pairs<M::Input>) -> R
     if args.reverse {
         patching = patching.reversed();
     }
+    if let Some(seed) = args.shuffled {
+        patching = patching.shuffled(seed).map_err(Error::from)?;
+    }
     let sites = Sites::new(args.at.as_str()).per(axes_of(&args.per));
     let found = match args.estimate {
         true => patching.attribution(args.at.as_str()).and_then(|estimates| estimates.sweep(&sites)),
         false => patching.sweep(&sites),
     };
     bar.finish_and_clear();
-    found.map_err(|error| as_typed(error, &args.per))
+    let mut found = found.map_err(|error| as_typed(error, &args.per))?;
+    if args.shuffled.is_some() {
+        // As in an ablation: the run on another pair's prompt has no metric of its own.
+        found.source = None;
+    }
+    Ok(found)
 }
 
 /// Names the value of `--per`, not the axis, in an error about an axis that a point lacks.
@@ -185,6 +198,7 @@ struct ReportOptions<'t> {
     at: &'t str,
     metric: &'t str,
     estimate: bool,
+    shuffled: bool,
     /// Whether to plot normalized effects instead of raw ones.
     shares: bool,
     top: usize,
@@ -206,6 +220,7 @@ pub(super) fn merged(parts: &[Part], to: &ShareReport<'_>) -> CliResult {
         at: first.setting("at"),
         metric: first.metric(),
         estimate: is(ESTIMATE),
+        shuffled: false,
         shares: is(PICTURE),
         top: 10,
     };
@@ -238,6 +253,7 @@ fn report(found: &PatchingResult, options: &ReportOptions<'_>, to: &ShareReport<
         if unit_of_picture < 0.0 { (scaled(high), scaled(low)) } else { (scaled(low), scaled(high)) }
     });
     let estimated = if options.estimate { "estimated: " } else { "" };
+    let shuffled = if options.shuffled { "shuffled pairs: " } else { "" };
     let what = if options.estimate { "estimated effect" } else { "effect" };
     Finding {
         json: || {
@@ -252,7 +268,7 @@ fn report(found: &PatchingResult, options: &ReportOptions<'_>, to: &ShareReport<
         picture: to.picture.effects(
             picture,
             bounds,
-            format!("{estimated}{}, {metric}, n = {count}", options.at),
+            format!("{estimated}{shuffled}{}, {metric}, n = {count}", options.at),
             value,
         ),
         text: |out: &mut Stdout| {
@@ -261,7 +277,7 @@ fn report(found: &PatchingResult, options: &ReportOptions<'_>, to: &ShareReport<
                 .as_ref()
                 .map_or(String::new(), |source| format!(", {:+.3} in the source runs", mean(source)));
             let prompts = plural(count, "prompt");
-            writeln!(out, "{prompts}; {metric} {:+.3} unpatched{source} ({unit})", mean(&found.baseline))?;
+            writeln!(out, "{shuffled}{prompts}; {metric} {:+.3} unpatched{source} ({unit})", mean(&found.baseline))?;
             let effect_name = format!("{what} ({unit})");
             let mut columns = vec![Column::signed(&effect_name, &effect)];
             columns.extend(normalized.as_ref().map(|share| Column::signed("share of the gap", share)));
