@@ -364,7 +364,7 @@ fn patch_finds_where_the_answer_is_kept() {
     assert!(fs::read(folder.path().join("patch.png")).unwrap().starts_with(b"\x89PNG"));
 
     let heads = ["patch", "--model", "embedded:ioi", "--ioi", "5", "--at", "*hook_z", "--per", "head", "--top", "1"];
-    for more in [&["--estimate"][..], &["--reverse"], &[]] {
+    for more in [&["--estimate"][..], &["--estimate=relp"], &["--estimate=grad-drop"], &["--reverse"], &[]] {
         let (code, said, error) = ran(&[&heads[..], more].concat());
         assert!(code == 0 && said.contains("5 prompts") && said.contains("share of the gap"), "{said}{error}");
     }

@@ -29,7 +29,7 @@ fn cases() -> Vec<Case> {
     vec![
         case("patch", "patch --ioi 2"),
         case("patch", "patch --ioi 1 --ablate zero --per none"),
-        case("patch", "patch --ioi 3 --shuffled 0"),
+        case("patch", "patch --ioi 3 --shuffled 0 --estimate=grad-drop"),
         case("attribute", "attribute --prompt PROMPT --answer Mary --wrong John"),
         case("attribute", "attribute --to layers --ioi 3"),
         case("edges", "attribute --to edges --ioi 2"),

@@ -20,7 +20,7 @@ use super::uncertainty::{self, with_intervals};
 use super::{CliResult, Failure};
 use hooklens_analysis::error::PatchError;
 use hooklens_analysis::labeled::{CsvText, LabeledArray};
-use hooklens_analysis::patching::{PatchingResult, Sites};
+use hooklens_analysis::patching::{Backward, PatchingResult, Sites};
 use hooklens_data::dump::DumpModel;
 use hooklens_model::error::Error;
 
@@ -51,8 +51,8 @@ pub(super) struct PatchArgs {
     #[arg(long, value_name = "SEED", conflicts_with_all = ["ablate", "shard"])]
     pub(super) shuffled: Option<u64>,
     /// Estimate effects by attribution patching: two forward passes and one backward pass per prompt
-    #[arg(long)]
-    pub(super) estimate: bool,
+    #[arg(long, value_enum, value_name = "METHOD", num_args = 0..=1, require_equals = true, default_missing_value = "gradient")]
+    pub(super) estimate: Option<EstimateArg>,
     /// How many of the largest effects to print
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) top: usize,
@@ -81,6 +81,27 @@ pub(super) enum PerArg {
     Src,
     /// Neurons
     Neuron,
+}
+
+/// How effects are estimated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum EstimateArg {
+    /// Gradients
+    Gradient,
+    /// The rules of layer-wise relevance propagation (RelP)
+    Relp,
+    /// Mean magnitudes of one gradient per layer, which skips the layer (GradDrop of AtP*)
+    GradDrop,
+}
+
+impl EstimateArg {
+    fn backward(self) -> Backward {
+        match self {
+            EstimateArg::Gradient => Backward::Gradient,
+            EstimateArg::Relp => Backward::Relp { frozen_patterns: false },
+            EstimateArg::GradDrop => Backward::GradDrop,
+        }
+    }
 }
 
 fn axes_of(per: &[PerArg]) -> Vec<Axis> {
@@ -121,7 +142,7 @@ fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
             ("per", args.per.iter().map(setting_name).collect::<Vec<_>>().join(",")),
             ("ablate", args.ablate.as_ref().map_or("no".into(), setting_name)),
             ("reverse", args.reverse.to_string()),
-            (ESTIMATE, args.estimate.to_string()),
+            (ESTIMATE, args.estimate.as_ref().map_or("no".into(), setting_name)),
             (PICTURE, args.ablate.is_none().to_string()),
         ])
     };
@@ -138,7 +159,7 @@ fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
         let options = ReportOptions {
             at: &args.at,
             metric: &args.pairs.metric_name(),
-            estimate: args.estimate,
+            estimate: args.estimate.is_some(),
             shuffled: args.shuffled.is_some(),
             shares: args.ablate.is_none() && args.shuffled.is_none(),
             top: args.top,
@@ -167,8 +188,11 @@ fn swept<M: PairModel>(args: &PatchArgs, model: &M, pairs: Pairs<M::Input>) -> R
     }
     let sites = Sites::new(args.at.as_str()).per(axes_of(&args.per));
     let found = match args.estimate {
-        true => patching.attribution(args.at.as_str()).and_then(|estimates| estimates.sweep(&sites)),
-        false => patching.sweep(&sites),
+        Some(method) => patching
+            .backward(method.backward())
+            .and_then(|patching| patching.attribution(args.at.as_str()))
+            .and_then(|estimates| estimates.sweep(&sites)),
+        None => patching.sweep(&sites),
     };
     bar.finish_and_clear();
     let mut found = found.map_err(|error| as_typed(error, &args.per))?;
@@ -219,7 +243,7 @@ pub(super) fn merged(parts: &[Part], to: &ShareReport<'_>) -> CliResult {
     let options = ReportOptions {
         at: first.setting("at"),
         metric: first.metric(),
-        estimate: is(ESTIMATE),
+        estimate: first.setting(ESTIMATE) != "no",
         shuffled: false,
         shares: is(PICTURE),
         top: 10,

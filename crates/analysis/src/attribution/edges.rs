@@ -268,14 +268,15 @@ impl Patching<'_> {
     /// ```
     ///
     /// # Errors
-    /// Fails for ablations (they have no paired prompts) and for `Gradient::Integrated(0)`; otherwise, same as
-    /// [`Patching::attribution`].
+    /// Fails for ablations (they have no paired prompts), for `Gradient::Integrated(0)` and for [`Backward::GradDrop`];
+    /// otherwise, same as [`Patching::attribution`].
     pub fn edges(&self, gradient: Gradient) -> Result<EdgeScores> {
         self.edges_by(gradient, self.backward)
     }
 
     /// Like [`Patching::edges`], with another backward pass.
     pub(crate) fn edges_by(&self, gradient: Gradient, backward: Backward) -> Result<EdgeScores> {
+        backward.check_edges()?;
         let model = self.model();
         let config = model.config();
         model.check_plain_layers("edge attribution")?;

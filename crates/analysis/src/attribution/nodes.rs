@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 use hooklens_hooks::{HookError, PointId, Selection};
 use ndarray::ArrayD;
 
-use crate::patching::{Example, Found, Layout, Patchable, Patching, PatchingResult, Sites, points_of};
+use crate::patching::{Backward, Example, Found, Layout, Patchable, Patching, PatchingResult, Sites, points_of};
 use hooklens_model::driver::{ForwardOptions, RunOutput};
 use hooklens_model::error::Result;
 use hooklens_model::hook::Axis;
 use hooklens_model::model::HookedTransformer;
+
+/// Name of the point after the embedding.
+const EMBED: &str = "hook_embed";
 
 /// Estimates the results of any number of sweeps from the activations of both runs and the gradients in the unpatched
 /// run (attribution patching, Nanda 2023).
@@ -31,14 +34,15 @@ use hooklens_model::model::HookedTransformer;
 /// ```
 pub struct Attribution<'m, M: Patchable = HookedTransformer> {
     model: &'m M,
+    backward: Backward,
     examples: Vec<Slopes<M::Prompt>>,
 }
 
 /// Elementwise estimates of one example, before they are summed per site.
 struct Slopes<P> {
     prompt: P,
-    /// Activation difference times gradient, per point.
-    shares: BTreeMap<PointId, ArrayD<f64>>,
+    /// Activation difference times gradient, per point and backward pass.
+    shares: BTreeMap<PointId, Vec<ArrayD<f64>>>,
     baseline: f64,
     source: Option<f64>,
 }
@@ -70,23 +74,38 @@ impl<'m, M: Patchable> Patching<'m, M> {
         let catalog = self.model().catalog();
         let ids: Vec<PointId> = points_of(&Sites::new(points.clone()), catalog)?;
         self.backward.check_points(catalog, &ids)?;
+        let backward = self.backward;
         let slopes = |example: Example<'_, M>| {
-            let names: Vec<&str> = ids.iter().map(|id| &*catalog.info(*id).name).collect();
-            let options = ForwardOptions::new().record(names.as_slice()).hooks(self.backward.hooks(catalog));
-            let (mut output, baseline) = example.with_gradients(options)?;
-            let cache = output.cache();
-            let source = example.source(cache, &ids)?;
-            let share = |id: &PointId| {
-                let name = &*catalog.info(*id).name;
-                let held = cache.activation(name)?.to_ndarray()?;
-                let gradient = cache.activation(format!("{name}_grad"))?.to_ndarray()?;
-                let patched = source.values[id].to_ndarray()?;
-                Ok((*id, products(&held, &patched, &gradient)))
-            };
-            let shares = ids.iter().map(share).collect::<Result<_>>()?;
-            Ok(Slopes { prompt: example.prompt.clone(), shares, baseline, source: source.metric })
+            let mut names: Vec<&str> = ids.iter().map(|id| &*catalog.info(*id).name).collect();
+            if backward != Backward::Gradient && !names.contains(&EMBED) {
+                // The metric always depends on the embedding, but without some gradients on none of the points.
+                names.push(EMBED);
+            }
+            let mut shares: BTreeMap<PointId, Vec<ArrayD<f64>>> = BTreeMap::new();
+            let (mut baseline, mut source) = (f64::NAN, None);
+            for pass in backward.passes(catalog) {
+                let options = ForwardOptions::new().record(names.as_slice()).hooks(pass.hooks(catalog));
+                let (mut output, metric) = example.with_gradients(options)?;
+                let cache = output.cache();
+                let patched = match source.take() {
+                    Some(known) => known,
+                    None => example.source(cache, &ids)?,
+                };
+                for id in &ids {
+                    let name = &*catalog.info(*id).name;
+                    let held = cache.activation(name)?.to_ndarray()?;
+                    let gradient = match pass.is_cut_at(name) {
+                        true => ArrayD::zeros(held.raw_dim()),
+                        false => cache.activation(format!("{name}_grad"))?.to_ndarray()?,
+                    };
+                    shares.entry(*id).or_default().push(products(&held, &patched.values[id].to_ndarray()?, &gradient));
+                }
+                (baseline, source) = (metric, Some(patched));
+            }
+            let source = source.and_then(|known| known.metric);
+            Ok(Slopes { prompt: example.prompt.clone(), shares, baseline, source })
         };
-        Ok(Attribution { model: self.model(), examples: self.each_example(&ids, slopes)? })
+        Ok(Attribution { model: self.model(), backward, examples: self.each_example(&ids, slopes)? })
     }
 }
 
@@ -103,6 +122,12 @@ fn products(held: &ArrayD<f32>, patched: &ArrayD<f32>, gradient: &ArrayD<f32>) -
         if held == patched { 0.0 } else { (f64::from(*patched) - f64::from(*held)) * f64::from(*gradient) }
     };
     ndarray::Zip::from(held).and(patched).and(gradient).map_collect(share)
+}
+
+/// Sums over all axes but the swept ones.
+fn summed(shares: &ArrayD<f64>, swept: &[usize]) -> Vec<f64> {
+    let rest = (0..shares.ndim()).rev().filter(|axis| !swept.contains(axis));
+    rest.fold(shares.clone(), |sum, axis| sum.sum_axis(ndarray::Axis(axis))).iter().copied().collect()
 }
 
 impl<M: Patchable> Attribution<'_, M> {
@@ -140,17 +165,18 @@ impl<M: Patchable> Attribution<'_, M> {
                 let missing = || HookError::NotRecorded { name: name(), held: slopes.shares.len(), nearest: vec![] };
                 slopes.shares.get(&id).ok_or_else(missing)
             };
-            let shape_of = |id: PointId| Ok(of(id)?.shape().to_vec());
+            let shape_of = |id: PointId| Ok(of(id)?.first().map(|own| own.shape().to_vec()).unwrap_or_default());
             match &layout {
                 Some(layout) => layout.check(number, &points, &shape_of)?,
                 None => layout = Some(Layout::new(self.model, &points, &prompts, &shape_of)?),
             }
             let mut values = Vec::new();
             for (id, swept) in &points {
-                let shares = of(*id)?;
-                let rest = (0..shares.ndim()).rev().filter(|axis| !swept.contains(axis));
-                let summed = rest.fold(shares.clone(), |sum, axis| sum.sum_axis(ndarray::Axis(axis)));
-                values.extend(summed.iter().map(|share| slopes.baseline + share));
+                let by_pass: Vec<Vec<f64>> = of(*id)?.iter().map(|shares| summed(shares, swept)).collect();
+                for at in 0..by_pass.first().map_or(0, Vec::len) {
+                    let effects: Vec<f64> = by_pass.iter().map(|effects| effects[at]).collect();
+                    values.push(slopes.baseline + self.backward.combined(&effects));
+                }
             }
             found.push(Found { baseline: slopes.baseline, source: slopes.source, values });
         }

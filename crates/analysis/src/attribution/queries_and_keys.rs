@@ -53,7 +53,7 @@ impl Patching<'_> {
         self.recomputed(Patched::Keys)
     }
 
-    fn recomputed(&self, patched: Patched) -> Result<PatchingResult> {
+    fn recomputed(&self, which: Patched) -> Result<PatchingResult> {
         const WHAT: &str = "AtP* for queries and keys";
         let model = self.model();
         let config = model.config();
@@ -82,7 +82,7 @@ impl Patching<'_> {
             layers.clone().map(name).collect()
         };
         let (queries, keys) = (names('q'), names('k'));
-        let sites = match patched {
+        let sites = match which {
             Patched::Queries => Sites::new("*attn.hook_q").per([Axis::Pos, Axis::Head]),
             Patched::Keys if config.n_kv_heads_of(0) == config.n_heads() => {
                 Sites::new("*attn.hook_k").per([Axis::Pos, Axis::Head])
@@ -91,43 +91,58 @@ impl Patching<'_> {
         };
         let points = sites.resolve(model.catalog())?;
         let prompts: Vec<&Vec<u32>> = self.base.iter().collect();
-        let changed = if patched == Patched::Queries { &queries } else { &keys };
+        let changed = if which == Patched::Queries { &queries } else { &keys };
         let ids: Vec<PointId> = changed.iter().map(|name| model.catalog().find(name)).collect::<Result<_, _>>()?;
         let mut layout: Option<Layout> = None;
         let found = self.each_example(&ids, |example| {
             let recorded: Vec<&str> =
                 queries.iter().chain(&keys).map(String::as_str).chain(["*attn.hook_pattern"]).collect();
-            let options = ForwardOptions::new().hooks(self.backward.hooks(model.catalog()));
-            let (output, baseline) = example.with_gradients(options.record(recorded))?;
-            let cache = &output.cache;
-            let source = example.source(cache, &ids)?;
-            let host = |name: &str| Ok::<_, hooklens_model::error::Error>(cache.activation(name)?.to_ndarray()?);
-            let mut values = Vec::new();
-            for layer in layers.clone() {
-                let pattern = format!("blocks.{layer}.attn.hook_pattern");
-                let layer_values = Recomputed {
-                    pattern: host(&pattern)?,
-                    gradient: host(&format!("{pattern}_grad"))?,
-                    base: host(&changed[layer])?,
-                    source: source.values[&ids[layer]].to_ndarray()?,
-                    other: host(if patched == Patched::Queries { &keys[layer] } else { &queries[layer] })?,
-                    divisor: config.score_divisor(layer),
+            let mut by_pass: Vec<Vec<f64>> = Vec::new();
+            let (mut baseline, mut source, mut shapes) = (f64::NAN, None, Vec::new());
+            for pass in self.backward.passes(model.catalog()) {
+                let options = ForwardOptions::new().hooks(pass.hooks(model.catalog()));
+                let (output, metric) = example.with_gradients(options.record(recorded.as_slice()))?;
+                let cache = &output.cache;
+                let patched = match source.take() {
+                    Some(known) => known,
+                    None => example.source(cache, &ids)?,
                 };
-                let effects = match patched {
-                    Patched::Queries => layer_values.of_queries(),
-                    Patched::Keys => layer_values.of_keys(),
-                };
-                values.extend(effects.into_iter().map(|effect| baseline + effect));
+                let host = |name: &str| Ok::<_, hooklens_model::error::Error>(cache.activation(name)?.to_ndarray()?);
+                let mut effects = Vec::new();
+                shapes.clear();
+                for layer in layers.clone() {
+                    let pattern = format!("blocks.{layer}.attn.hook_pattern");
+                    let layer_values = Recomputed {
+                        pattern: host(&pattern)?,
+                        gradient: host(&format!("{pattern}_grad"))?,
+                        base: host(&changed[layer])?,
+                        source: patched.values[&ids[layer]].to_ndarray()?,
+                        other: host(if which == Patched::Queries { &keys[layer] } else { &queries[layer] })?,
+                        divisor: config.score_divisor(layer),
+                    };
+                    shapes.push(layer_values.base.shape().to_vec());
+                    effects.extend(match which {
+                        Patched::Queries => layer_values.of_queries(),
+                        Patched::Keys => layer_values.of_keys(),
+                    });
+                }
+                by_pass.push(effects);
+                (baseline, source) = (metric, Some(patched));
             }
+            let combined = |at: usize| {
+                let effects: Vec<f64> = by_pass.iter().map(|effects| effects[at]).collect();
+                baseline + self.backward.combined(&effects)
+            };
+            let values = (0..by_pass.first().map_or(0, Vec::len)).map(combined).collect();
             let shape_of = |id: PointId| -> Result<Vec<usize>> {
                 let layer = model.catalog().info(id).layer.unwrap_or(0);
-                Ok(cache.activation(&*changed[layer])?.shape().to_vec())
+                Ok(shapes.get(layer).cloned().unwrap_or_default())
             };
             match &layout {
                 Some(layout) => layout.check(example.number, &points, &shape_of)?,
                 None => layout = Some(Layout::new(model, &points, &prompts, &shape_of)?),
             }
-            Ok(Found { baseline, source: source.metric, values })
+            Ok(Found { baseline, source: source.and_then(|known| known.metric), values })
         })?;
         Ok(PatchingResult::new(layout.map(|layout| layout.axes).unwrap_or_default(), &found))
     }

@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use hooklens_hooks::{Axis, PointId, Segment};
 
-use super::{Ablation, PatchPrompts};
+use super::{Ablation, Backward, PatchPrompts};
 use crate::error::PatchError;
 use hooklens_model::config::{Layers, Settings};
 use hooklens_model::driver::private::Spliceable;
@@ -101,6 +101,11 @@ pub trait Patchable: HookedModel {
     /// needs all positions.
     fn read(&self, scored: Self::Scored, prompt: &Self::Prompt, needs: Logits) -> Result<Tensor<3>>;
 
+    /// Fails if gradients cannot be propagated like this.
+    fn check_backward(&self, _backward: Backward) -> Result<()> {
+        Err(InputError::NoSuchOption { option: "backward", model: "a model other than a decoder" }.into())
+    }
+
     /// The decoder and the prompt's tokens, if runs can be resumed at any layer and position; otherwise `None`.
     fn restarts<'p>(&'p self, _prompt: &'p Self::Prompt) -> Option<(&'p HookedTransformer, &'p [u32])> {
         None
@@ -143,6 +148,10 @@ impl Patchable for HookedTransformer {
 
     fn read(&self, logits: Tensor<3>, _: &Vec<u32>, _: Logits) -> Result<Tensor<3>> {
         Ok(logits)
+    }
+
+    fn check_backward(&self, backward: Backward) -> Result<()> {
+        backward.check(self)
     }
 
     fn restarts<'p>(&'p self, prompt: &'p Vec<u32>) -> Option<(&'p HookedTransformer, &'p [u32])> {
@@ -291,6 +300,10 @@ impl<M: Patchable> Patchable for Hooked<'_, '_, M> {
 
     fn d_vocab_out(&self) -> usize {
         unhooked(self).d_vocab_out()
+    }
+
+    fn check_backward(&self, backward: Backward) -> Result<()> {
+        unhooked(self).check_backward(backward)
     }
 
     fn making<'h>(options: ForwardOptions<'h>, needs: Logits) -> ForwardOptions<'h> {

@@ -1,9 +1,11 @@
 //! [`Backward`]: how attribution patching propagates a change in the metric backward.
 
+mod grad_drop;
 mod relp;
 
 use hooklens_hooks::{Catalog, Hook, PointId};
 
+use super::model::Patchable;
 use super::sweep::Patching;
 use hooklens_model::config::Layers;
 use hooklens_model::error::{InputError, Result};
@@ -39,47 +41,81 @@ pub enum Backward {
         /// Whether attention patterns are constants too (AH-rule). If so, queries and keys have no effect.
         frozen_patterns: bool,
     },
+    /// GradDrop of AtP* (Kramár et al. 2024): one gradient per layer that skips what the layer adds to the residual
+    /// stream, and the mean magnitude of their estimates. Finds nodes whose effects through different layers cancel in the
+    /// gradient, but not in a patch. Estimates are magnitudes, without a sign. Not for edges.
+    GradDrop,
 }
 
-impl Patching<'_> {
+impl<M: Patchable> Patching<'_, M> {
     /// Chooses how attribution patching propagates a change in the metric backward; sweeps of real patches stay the
     /// same.
     ///
     /// # Errors
-    /// [`Backward::Relp`] fails for models with layers other than plain attention and MLPs, and with clipped gates.
+    /// [`Backward::Relp`] and [`Backward::GradDrop`] fail for models other than decoders. [`Backward::Relp`] fails for models
+    /// with layers other than plain attention and MLPs, and with clipped gates; [`Backward::GradDrop`] for a single layer.
     pub fn backward(mut self, backward: Backward) -> Result<Self> {
-        backward.check(self.model())?;
+        if backward != Backward::Gradient {
+            self.model().check_backward(backward)?;
+        }
         self.backward = backward;
         Ok(self)
+    }
+}
+
+/// One backward pass.
+pub(crate) struct BackwardPass {
+    backward: Backward,
+    /// Points at which the pass is cut.
+    cut: Vec<String>,
+}
+
+impl BackwardPass {
+    /// The hooks of the run that is differentiated.
+    pub(crate) fn hooks(&self, catalog: &Catalog) -> Vec<Hook<'static>> {
+        let mut hooks = self.backward.hooks(catalog);
+        hooks.extend(grad_drop::without(&self.cut));
+        hooks
+    }
+
+    /// Whether the pass is cut at this point, so that there is no gradient.
+    pub(crate) fn is_cut_at(&self, point: &str) -> bool {
+        self.cut.iter().any(|cut| cut == point)
     }
 }
 
 impl Backward {
     /// Fails for models for which this is not defined.
     pub(crate) fn check(self, model: &HookedTransformer) -> Result<()> {
-        if let Backward::Relp { .. } = self {
-            const WHAT: &str = "RelP";
-            model.check_plain_layers(WHAT)?;
-            if model.config().experts().is_some_and(|experts| experts.clipped.is_some()) {
-                return Err(
-                    InputError::NotDefined { what: WHAT, with: "experts with clipped gates (`experts`)" }.into()
-                );
+        match self {
+            Backward::Gradient => {}
+            Backward::Relp { .. } => {
+                const WHAT: &str = "RelP";
+                model.check_plain_layers(WHAT)?;
+                if model.config().experts().is_some_and(|experts| experts.clipped.is_some()) {
+                    let with = "experts with clipped gates (`experts`)";
+                    return Err(InputError::NotDefined { what: WHAT, with }.into());
+                }
             }
+            Backward::GradDrop if model.config().n_layers() < 2 => {
+                return Err(InputError::NotDefined { what: "GradDrop", with: "a single layer" }.into());
+            }
+            Backward::GradDrop => {}
         }
         Ok(())
     }
 
-    /// The hooks of a run whose gradients are propagated like this.
-    pub(crate) fn hooks(self, catalog: &Catalog) -> Vec<Hook<'static>> {
+    /// Fails if there is no such backward pass for edges.
+    pub(crate) fn check_edges(self) -> Result<()> {
         match self {
-            Backward::Gradient => Vec::new(),
-            Backward::Relp { frozen_patterns } => relp::rules(catalog, frozen_patterns),
+            Backward::GradDrop => Err(InputError::Conflict {
+                option: "Backward::GradDrop",
+                with: "edges",
+                reason: "it estimates the effects of nodes; use `attribution` instead",
+            }
+            .into()),
+            Backward::Gradient | Backward::Relp { .. } => Ok(()),
         }
-    }
-
-    /// Whether the scales of norms are constants.
-    pub(crate) fn freezes_norms(self) -> bool {
-        matches!(self, Backward::Relp { .. })
     }
 
     /// Fails for points at which there is no gradient.
@@ -97,5 +133,37 @@ impl Backward {
             }
         }
         Ok(())
+    }
+
+    /// The backward passes of one example.
+    pub(crate) fn passes(self, catalog: &Catalog) -> Vec<BackwardPass> {
+        let pass = |cut| BackwardPass { backward: self, cut };
+        match self {
+            Backward::Gradient | Backward::Relp { .. } => vec![pass(Vec::new())],
+            Backward::GradDrop => {
+                (0..catalog.n_layers()).map(|layer| pass(grad_drop::added_by(catalog, layer))).collect()
+            }
+        }
+    }
+
+    /// The estimate, from the effects by each pass.
+    pub(crate) fn combined(self, effects: &[f64]) -> f64 {
+        match self {
+            Backward::Gradient | Backward::Relp { .. } => effects.iter().sum(),
+            Backward::GradDrop => grad_drop::mean_magnitude(effects),
+        }
+    }
+
+    /// Hooks that change how gradients are propagated without cutting the pass.
+    pub(crate) fn hooks(self, catalog: &Catalog) -> Vec<Hook<'static>> {
+        match self {
+            Backward::Gradient | Backward::GradDrop => Vec::new(),
+            Backward::Relp { frozen_patterns } => relp::rules(catalog, frozen_patterns),
+        }
+    }
+
+    /// Whether the scales of norms are constants.
+    pub(crate) fn freezes_norms(self) -> bool {
+        matches!(self, Backward::Relp { .. })
     }
 }
