@@ -26,5 +26,6 @@ twins!(
     features,
     getting_started,
     logit_lens,
+    proving_circuits,
     shared_prefix
 );

@@ -7,7 +7,8 @@ use super::{Show, Shown};
 use crate::error::PlotError;
 use crate::picture::Picture;
 use crate::{
-    AttentionPatterns, AttentionView, Bars, ColoredText, Heatmap, Histogram, LensTable, LinePlot, PatternGrid, Scatter,
+    AttentionPatterns, AttentionView, Bars, CircuitDiagram, ColoredText, Heatmap, Histogram, LensTable, LinePlot,
+    PatternGrid, Scatter,
 };
 use hooklens_analysis::labeled::LabeledArray;
 use hooklens_analysis::patching::PatchingResult;
@@ -50,6 +51,12 @@ impl Show for Histogram {
 impl Show for Bars {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         Ok(vec![Shown::text("bars"), image(self.to_svg()?, || self.to_png(2))?])
+    }
+}
+
+impl Show for CircuitDiagram {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text("circuit"), image(self.to_svg()?, || self.to_png(2))?])
     }
 }
 
