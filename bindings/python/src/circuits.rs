@@ -2,6 +2,7 @@
 
 use hooklens::attribution::{EdgeGraph, EdgeScores as Scores};
 use hooklens::circuits::{Adversary, Circuit as Edges, MIB_SHARES, Selection};
+use hooklens::plot::CircuitDiagram;
 use hooklens::statistics::Statistics;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -11,6 +12,7 @@ use crate::error::raise;
 use crate::labeled::Labeled;
 use crate::model::Model;
 use crate::patching::PatchingTask;
+use crate::show::{Bundle, bundle};
 
 /// A score for every edge and example.
 #[pyclass(frozen, module = "hooklens._native")]
@@ -52,6 +54,7 @@ impl EdgeScores {
         let chosen = match selection_named(selection)? {
             Selection::Top => Edges::top(&self.scores, count),
             Selection::MostHelpful => Edges::most_helpful(&self.scores, count),
+            Selection::GreedyHelpful => Edges::greedy_helpful(&self.scores, count),
             _ => Edges::greedy(&self.scores, count),
         };
         Ok(Circuit { edges: chosen.map_err(|error| raise(py, error))?.pruned() })
@@ -106,6 +109,12 @@ impl Circuit {
     fn __len__(&self) -> usize {
         self.edges.len()
     }
+
+    fn mimebundle(&self) -> PyResult<Bundle> {
+        let diagram = CircuitDiagram::new(&self.edges, None)
+            .map_err(|error| PyValueError::new_err(hooklens::error_chain(&error)))?;
+        bundle(&diagram)
+    }
 }
 
 fn sender_name(sender: hooklens::attribution::Sender) -> String {
@@ -121,8 +130,9 @@ fn selection_named(name: &str) -> PyResult<Selection> {
         "top" => Ok(Selection::Top),
         "most-helpful" => Ok(Selection::MostHelpful),
         "greedy" => Ok(Selection::Greedy),
+        "greedy-helpful" => Ok(Selection::GreedyHelpful),
         other => Err(PyValueError::new_err(format!(
-            "selection must be \"top\", \"most-helpful\" or \"greedy\", not {other:?}"
+            "selection must be \"top\", \"most-helpful\", \"greedy\" or \"greedy-helpful\", not {other:?}"
         ))),
     }
 }

@@ -150,11 +150,11 @@ impl Model {
             let bos = model.tokenizer().ok().and_then(|tokenizer| tokenizer.bos());
             let run = TrainingRun::new([training]).exclude_tokens(bos).stop_when(stop.clone());
             run.on_model(&model, &prompts, |_, step| {
-                let told = Python::attach(|py| match &progress {
+                let reported = Python::attach(|py| match &progress {
                     Some(progress) => progress.call1(py, (step.tokens, step.explained_variance, step.l0)).map(drop),
                     None => Ok(()),
                 });
-                if let Err(error) = told {
+                if let Err(error) = reported {
                     raised.get_or_insert(error);
                     stop.store(true, Ordering::Relaxed);
                 }

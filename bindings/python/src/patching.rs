@@ -200,11 +200,12 @@ impl PatchingTask {
         let method = match method {
             "eap" => Discovery::Eap,
             "eap-ig" => Discovery::EapIg(steps),
+            "relp" => Discovery::Relp,
             "mask-gradients" => Discovery::MaskGradients(steps),
             "exact" => Discovery::Exact,
             other => {
                 return Err(PyValueError::new_err(format!(
-                    "method must be \"eap\", \"eap-ig\", \"mask-gradients\" or \"exact\", not {other:?}"
+                    "method must be \"eap\", \"eap-ig\", \"relp\", \"mask-gradients\" or \"exact\", not {other:?}"
                 )));
             }
         };

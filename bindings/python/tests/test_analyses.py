@@ -68,6 +68,7 @@ def test_circuit_of_all_edges_is_the_model(model, task):
     other = HookedTransformer.from_pretrained_no_processing("embedded:ioi")
     with pytest.raises(ValueError, match="model"):
         Circuit.from_json(other, small.to_json())
+    assert "image/svg+xml" in small._repr_mimebundle_()
     curve = task.faithfulness(scores, shares=[0.1, 0.5, 1.0])
     assert curve.faithfulness[-1] == pytest.approx(1, abs=1e-4)
     whole, worst = task.adversarial_ablation(small)

@@ -61,9 +61,9 @@ def test_frozen_prefix_serves_any_batch(model):
     model(prefix, past_kv_cache=cache)
     cache.freeze()
     endings = model.to_tokens(["John gave a drink to", "Mary gave a drink to"], prepend_bos=False)
-    behind = model(endings, past_kv_cache=cache)
+    after = model(endings, past_kv_cache=cache)
     whole = model([prefix + " John gave a drink to", prefix + " Mary gave a drink to"])
-    assert near(behind[:, -1], whole[:, -1])
+    assert near(after[:, -1], whole[:, -1])
     assert cache.frozen and len(cache) == 10
     fork = cache.fork(3)
     fork.unfreeze()

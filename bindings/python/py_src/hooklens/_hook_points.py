@@ -104,7 +104,7 @@ class Hooks:
         return [name for name in names if fires(name)]
 
     def default_names(self) -> list[str]:
-        """The hook points that a run computes unless told otherwise."""
+        """The hook points that a run computes by default."""
         return [name for name in self.points if name not in self.on_request or name in self.requested]
 
     def resolve(self, names: NamesFilter) -> list[str]:

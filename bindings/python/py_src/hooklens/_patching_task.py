@@ -87,8 +87,8 @@ class Patching:
 
     def edges(self, method: str = "eap-ig", *, steps: int = 5, ablation: str = "patching") -> EdgeScores:
         """Scores of all edges between heads, MLPs, embeddings and logits: the change in the metric if the edge is
-        ablated. `method` is `eap`, `eap-ig`, `mask-gradients` or `exact`; `ablation` is `patching` (from the corrupted
-        run), `zero`, `mean` or `mean-positional`."""
+        ablated. `method` is `eap`, `eap-ig`, `relp`, `mask-gradients` or `exact`; `ablation` is `patching` (from the
+        corrupted run), `zero`, `mean` or `mean-positional`."""
         return EdgeScores(self._task.edges(method, steps=steps, ablation=ablation))
 
     def run_circuits(self, circuits: Sequence[Circuit], ablation: str = "patching") -> list[Faithfulness]:
@@ -134,7 +134,8 @@ class EdgeScores:
         return LabeledArray(self._native.scores)
 
     def circuit(self, count: int, selection: str = "top") -> Circuit:
-        """The circuit of the best edges: `top` by magnitude, `most-helpful` by sign, or `greedy` from the logits."""
+        """The circuit of the best edges: `top` by magnitude, `most-helpful` by sign, or grown from the logits, `greedy` or
+        `greedy-helpful`."""
         return Circuit(self._native.circuit(count, selection))
 
     def stability(self, count: int, resamples: int = 200, seed: int = 0) -> tuple[list[Edge], float]:
@@ -173,6 +174,9 @@ class Circuit:
     def jaccard(self, other: Circuit) -> float:
         """The share of edges that two circuits have in common."""
         return self._native.jaccard(other._native)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return self._native.mimebundle()
 
     def __len__(self) -> int:
         return len(self._native)

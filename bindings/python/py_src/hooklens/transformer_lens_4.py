@@ -1,7 +1,7 @@
 """A driver for TransformerLens 4: its `RemoteBridge`, with models that hooklens runs.
 
     from hooklens.transformer_lens_4 import HooklensDriver, boot_hooklens
-    bridge = boot_hooklens("model.gguf")                       # or RemoteBridge(adapter, tokenizer, HooklensDriver(...))
+    bridge = boot_hooklens("model.gguf")  # or RemoteBridge(adapter, tokenizer, HooklensDriver("model.gguf"))
     logits, cache = bridge.run_with_cache(tokens)
     bridge.forward(tokens, intervene={"blocks.3.hook_mlp_out": {"op": "scale", "factor": 0.0}})
 
@@ -172,13 +172,14 @@ class HooklensDriver:
             self._model = None
 
     def _requested(self, capture: tuple[str, ...]) -> list[str]:
-        """The names to record. A bridge without a filter requests every hook point, flags or not."""
+        """The names to record. A bridge without a filter requests all hook points, whether their flags are set or
+        not."""
         for name in capture:
             self._check(name)
-        if not self.supported_hook_points <= set(capture):
+        flags = {name: _FLAGS[name.rpartition(".")[2]] for name in self._points if name.endswith(tuple(_FLAGS))}
+        if not flags.keys() <= set(capture):
             return list(capture)
-        cfg = self.bridge_config
-        return [name for name in capture if getattr(cfg, _FLAGS.get(name.rpartition(".")[2], ""), True)]
+        return [name for name in capture if name not in flags or getattr(self.bridge_config, flags[name])]
 
     def _edits(self, intervene: Mapping[str, Any] | None) -> list[tuple[str, Callable[..., Any]]]:
         """Hooks for interventions."""
@@ -257,6 +258,9 @@ def _points(model: TorchTransformer) -> tuple[dict[str, tuple[str, ...]], set[st
         for name, own in points.items():
             if ".ln1." in name:
                 points[name] = (*own, own[0].replace(".ln1.", ".ln2."))
+        if "ln_final.hook_out" in points and not model._weight("ln_final.b").any():
+            # Cohere, whose norms have no biases: its scale of logits is part of the final norm's weights here.
+            del points["ln_final.hook_out"]
     return {name: own for name, own in points.items() if name not in different}, different
 
 

@@ -16,7 +16,8 @@ class NumPy:
     name = "numpy"
 
     def shared(self, array: Array) -> Any:
-        return np.asarray(array.float32() if array.dtype == "bfloat16" else array)
+        # Faster than `np.asarray`, and read-only for every version of NumPy.
+        return np.from_dlpack(array.float32() if array.dtype == "bfloat16" else array)
 
     def weight(self, array: Array) -> Any:
         return self.shared(array)
@@ -25,7 +26,9 @@ class NumPy:
         if array.dtype == "bfloat16":
             # A copy, which the caller gives back to the model.
             return np.array(array.float32())
-        return np.asarray(array)
+        value = np.from_dlpack(array)
+        # NumPy before 2.1 reads DLPack read-only.
+        return value if value.flags.writeable else np.asarray(array)
 
     def copies(self, array: Array) -> bool:
         return array.dtype == "bfloat16"
