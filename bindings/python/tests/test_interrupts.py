@@ -48,7 +48,7 @@ def interrupted(work):
         'model.patching(ids, [ids[0][::-1]], answer=3, wrong=4).sweep("attn_head_out_by_pos")',
         'model.patching(ids, [ids[0][::-1]], metric=lambda x: x[0, -1, 3]).sweep("attn_head_out_by_pos")',
         "model._native.train_dictionary(ids * 50, 'blocks.6.hook_resid_post', 2048, k=32, tokens=10**7, batch_size=512)",
-        "model.generate(ids[:1], max_new_tokens=50, do_sample=False, stop_at_eos=False) and [model(ids) for _ in range(999)]",
+        "[model.generate(ids, max_new_tokens=20, do_sample=False, stop_at_eos=False) for _ in range(9999)]",
     ],
     ids=["sweep", "metric", "training", "runs"],
 )

@@ -47,11 +47,6 @@ class Array:
         The same numbers as `float32`.
         """
     @property
-    def is_whole(self, /) -> bool:
-        """
-        Whether the array is all of its buffer, in order: not a part of something larger.
-        """
-    @property
     def nbytes(self, /) -> int:
         """
         Size in bytes.
@@ -160,6 +155,7 @@ class Circuit:
         """
         The share of edges that two circuits have in common.
         """
+    def mimebundle(self, /) -> dict[str, str]: ...
     def to_json(self, /) -> str:
         """
         The circuit as JSON, with the hash of the model's weights.
