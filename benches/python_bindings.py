@@ -89,12 +89,14 @@ def gigabyte(torch):
     """Whether a recording of a gigabyte becomes arrays without a copy."""
     from hooklens import HookedTransformer, HookedTransformerConfig
 
-    cfg = HookedTransformerConfig(n_layers=4, d_model=1024, n_ctx=4096, d_head=64, d_vocab=100, act_fn="relu")
+    sizes = {"n_layers": 2, "d_model": 1024, "n_ctx": 64, "d_head": 64, "d_mlp": 64, "d_vocab": 100}
+    cfg = HookedTransformerConfig(**sizes, act_fn="relu")
     if torch:
         from hooklens.torch import HookedTransformer  # noqa: F811
     model = HookedTransformer(cfg)
-    ids = np.arange(16 * 2048).reshape(16, 2048) % 100
-    names = [f"blocks.{layer}.{name}" for layer in range(4) for name in ("hook_resid_post", "hook_mlp_out")]
+    ids = np.arange(512 * 64).reshape(512, 64) % 100
+    points = ("hook_attn_out", "hook_resid_mid", "hook_mlp_out", "hook_resid_post")
+    names = [f"blocks.{layer}.{point}" for layer in range(2) for point in points]
     _, cache = model.run_with_cache(ids, names_filter=names, return_type=None)
     start = time.perf_counter()
     arrays = [cache[name] for name in names]
