@@ -67,6 +67,7 @@ proptest! {
     fn dictionaries_are_refused_where_a_step_changes_their_point(config in any_decoder(), seed in 0u64..1000) {
         let model = random_model(config, seed);
         let experts = model.config().experts().is_some();
+        let normalized_embedding = serde_json::to_value(model.config()).unwrap()["post_embedding_norm"] == true;
         let points = points(&model);
         let names: Vec<&str> = points.iter().map(|(name, _)| name.as_str()).collect();
         let tokens: Vec<u32> = (0..5).map(|n| (n * 7 + seed as u32) % model.config().d_vocab() as u32).collect();
@@ -77,7 +78,10 @@ proptest! {
             let after = record(&processed);
             for (point, width) in &points {
                 let [plain, done] = [&before, &after].map(|cache| cache.activation(point.as_str()).unwrap().to_ndarray().unwrap());
-                let changed = distance(&done, &plain) > 1e-3;
+                // A norm after the embedding may leave nothing to center in the first stream. Dictionaries of it are
+                // refused by the step alone.
+                let unseen = name == "center_writing_weights" && normalized_embedding && point.starts_with("blocks.0.");
+                let changed = distance(&done, &plain) > 1e-3 || (unseen && refused(&model, &said(point, *width, name, true)));
                 let message = |model, done| refused(model, &said(point, *width, name, done));
                 // TransformerLens never folds a norm into experts.
                 let moved = !(name == "fold_ln" && experts);
