@@ -60,9 +60,13 @@ def test_weights_of_torch_do_not_change_in_place():
         lambda w: w[0].fill_(1.0),
         lambda w: w.mul_(2),
         lambda w: w[1:].copy_(w[:-1]),
+        lambda w: w.data.zero_(),
+        lambda w: w.detach().zero_(),
     ):
         with pytest.raises(RuntimeError, match="set_weight"):
             change(model.W_E)
+    with pytest.raises(ValueError, match="read-only"):
+        model.W_U.numpy().fill(0)
     assert torch.equal(model.W_E.clone() * 2, model.W_E * 2) and type(model.W_E * 2) is torch.Tensor
 
 

@@ -1,6 +1,7 @@
 """Laws of runs: parts add up to the whole, rows do not depend on each other, and caches change nothing."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -199,9 +200,25 @@ def test_processing_keeps_predictions():
         (lambda m: HookedTransformer.from_pretrained("embedded:ioi", fold=1), TypeError, "fold"),
         (lambda m: m.generate(CLEAN, temperature=-1.0), ValueError, "temperature"),
         (lambda m: m([[1, 2], [3]]), ValueError, "row 1"),
+        (lambda m: m([[1, -2]]), ValueError, "negative id -2"),
+        (lambda m: m(np.zeros((1, 2, 3))), TypeError, "start_at_layer"),
+        (lambda m: m.run_with_cache(CLEAN)[1][1, "pattern"], KeyError, "name and a layer"),
+        (lambda m: m.run_with_cache(CLEAN)[1]["blocks.0.mlp.hook_in"], KeyError, "names_filter"),
+        (lambda m: m.run_with_cache(CLEAN, names_filter=lambda name: False), ValueError, "selects no hook point"),
+        (lambda m: m.set_weight("blocks.0.W_Q", m.W_E), KeyError, "W_Q"),
         (lambda m: m(np.zeros((0, 3), dtype=int)), ValueError, "empty"),
     ],
 )
 def test_errors_name_the_thing(model, call, error, message):
     with pytest.raises(error, match=message):
         call(model)
+
+
+def test_gguf_is_read_in_one_type():
+    path = Path(__file__).parents[3] / "tests/fixtures/gguf/llama-bf16.gguf"
+    model = HookedTransformer.from_pretrained_no_processing(path)
+    ids = [[1, 5, 9, 3]]
+    _, cache = model.run_with_cache(ids)
+    assert all(weight.dtype == np.float32 for weight in model.state_dict().values())
+    mlp = cache["post", 0] @ model.blocks[0].mlp.W_out
+    assert near(mlp, cache["mlp_out", 0])

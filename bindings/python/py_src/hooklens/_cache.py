@@ -59,9 +59,13 @@ class ActivationCache(Mapping[str, Any]):
             parts = ("resid_post", n_layers - 1) if layer == n_layers else ("resid_pre", layer)
         if len(parts) > 1 and isinstance(parts[1], int) and parts[1] < 0:
             parts = (parts[0], parts[1] + self.model.cfg.n_layers, *parts[2:])
+        if not isinstance(parts[0], str):
+            raise KeyError(f"a recording is indexed by a name, or by a name and a layer, (\"pattern\", 3), not {key!r}")
         name = parts[0] if len(parts) == 1 and parts[0] in self._names else get_act_name(*parts)
         if name not in self._names:
             hint = nearest(name, self._names)
+            if name in self.model._hooks.points:
+                hint = f"the model has it, so record it by name: names_filter={name!r}"
             raise KeyError(f"{name!r} is not among the {len(self._names)} recorded hook points; {hint}")
         return name
 

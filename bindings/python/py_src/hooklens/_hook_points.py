@@ -112,7 +112,10 @@ class Hooks:
         if names is None:
             return self.default_names()
         if callable(names):
-            return [name for name in self.default_names() if names(name)]
+            chosen = [name for name in self.default_names() if names(name)]
+            if not chosen:
+                raise ValueError("the filter selects no hook point; hook_names() lists them")
+            return chosen
         wanted = [names] if isinstance(names, str) else list(names)
         for name in wanted:
             self.check(name)

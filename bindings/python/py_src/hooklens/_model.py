@@ -482,9 +482,25 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         """Patching of pairs of prompts, with sweeps, attribution, edge scores and circuits. See `Patching`."""
         return Patching(self, clean, corrupted, **metric)
 
+    def to(self, device: Any = None, *_: Any, **__: Any) -> HookedTransformer:
+        """Returns the model itself, on the CPU. `from_pretrained(dtype=)` chooses the element type."""
+        if device is not None and "cpu" not in str(device):
+            raise NotImplementedError(f"models of the Python package run on the CPU, not on {device}")
+        return self
+
+    def cpu(self) -> HookedTransformer:
+        """Returns the model itself."""
+        return self
+
+    def eval(self) -> HookedTransformer:
+        """Returns the model itself: it has no dropout."""
+        return self
+
     def splice(self, sae: SAE) -> HookedTransformer:
         """A model with a dictionary spliced in at its hook point. Its latents become hook points,
         `<name>.hook_sae_acts_post`, and without edits the model computes the same as before."""
+        if not isinstance(sae, SAE):
+            raise TypeError(f"splice needs an SAE, one at a time, not {type(sae).__name__}")
         native = self._native.splice(sae._native)
         return type(self)(native, name=self._name, padding_side=self._padding_side)
 

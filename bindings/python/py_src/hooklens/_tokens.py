@@ -150,8 +150,19 @@ class Tokenizes:
             raise TypeError(f"the input of a run is a text, texts, or token ids, not {type(input).__name__}")
         if rows and not isinstance(rows[0], list):
             rows = [rows]
-        if rows and rows[0] and isinstance(rows[0][0], float):
-            raise TypeError("token ids must be integers; to start from a residual stream, pass start_at_layer")
+        first = rows[0][0] if rows and rows[0] else 0
+        if not isinstance(first, int):
+            raise TypeError(
+                "token ids must be integers, [batch, pos]; to start from a residual stream, pass start_at_layer"
+            )
+        for place, row in enumerate(rows):
+            if len(row) != len(rows[0]):
+                raise ValueError(
+                    f"row {place} has {len(row)} ids and row 0 has {len(rows[0])}: rows must have equal length; "
+                    "to_tokens pads texts"
+                )
+            if any(token < 0 for token in row):
+                raise ValueError(f"row {place} contains the negative id {min(row)}")
         known = [self._masks.get(tuple(row)) for row in rows] if self._masks else []
         if any(own is not None for own in known):
             return rows, [own or [True] * len(row) for own, row in zip(known, rows)]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from ._nearest import nearest
+
 if TYPE_CHECKING:
     from . import _native
     from ._config import HookedTransformerConfig
@@ -152,7 +154,14 @@ class HasWeights:
         if name not in self._native.weight_names() and name.startswith("blocks."):
             _, layer, _, kind = name.split(".")
             return self._stacked(kind)[int(layer)]
-        value = self._kept(name, lambda: self._framework.weight(self._native.weight(name)))
+
+        def read() -> Any:
+            array = self._native.weight(name)
+            # Files with 16-bit weights keep them; runs compute in the model's type.
+            widened = self._native.dtype == "f32" and array.dtype != "float32"
+            return self._framework.weight(array.float32() if widened else array)
+
+        value = self._kept(name, read)
         kind = name.rpartition(".")[2]
         if ".attn." not in name or kind not in _OF_HEADS:
             return value
@@ -165,6 +174,9 @@ class HasWeights:
 
     def set_weight(self, name: str, value: Any) -> None:
         """Replaces a weight, `model.set_weight("blocks.0.attn.W_Q", value)`, in the shape in which it is read."""
+        known = self._parameter_names()
+        if name not in known:
+            raise KeyError(f"the model has no weight {name!r}; {nearest(name, known)}")
         expected = tuple(self._weight(name).shape)
         if tuple(value.shape) != expected:
             raise ValueError(f"{name} has shape {expected}; given {tuple(value.shape)}")

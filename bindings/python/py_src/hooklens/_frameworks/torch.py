@@ -24,8 +24,13 @@ class Weight(torch.Tensor):
             )
         with torch._C.DisableTorchFunctionSubclass():  # type: ignore[no-untyped-call]
             made = func(*args, **(kwargs or {}))
-        shares = isinstance(made, torch.Tensor) and made._is_view() and isinstance(args[0], cls)
-        return made.as_subclass(cls) if shares else made
+        if isinstance(made, np.ndarray):
+            made.flags.writeable = False
+        if isinstance(made, torch.Tensor) and isinstance(args[0], cls) and made.numel():
+            with torch._C.DisableTorchFunctionSubclass():  # type: ignore[no-untyped-call]
+                shares = made.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr()
+                return made.as_subclass(cls) if shares else made
+        return made
 
 
 class Torch:

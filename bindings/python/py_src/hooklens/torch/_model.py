@@ -40,6 +40,8 @@ class HookedTransformer(_model.HookedTransformer):
         with torch.enable_grad():  # type: ignore[no-untyped-call]
             leaf = logits.detach().clone().requires_grad_()
             value = metric(leaf)
+            if not isinstance(value, torch.Tensor):
+                raise TypeError(f"the metric must return a tensor, so that torch can differentiate it, not {value!r}")
             if value.numel() != 1:
                 raise ValueError(f"the metric must return a scalar, not a tensor of shape {tuple(value.shape)}")
             (slope,) = torch.autograd.grad(value.reshape(()), leaf)
