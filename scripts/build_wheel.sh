@@ -9,11 +9,11 @@ target=(${2:+--target "$2"})
 cargo build --release --locked --package hooklens-cli --features arrow,object-stores "${target[@]}"
 built="${CARGO_TARGET_DIR:-target}${2:+/$2}/release"
 scripts=bindings/python/hooklens.data/scripts
-rm -rf bindings/python/hooklens.data
+rm -rf "$scripts"
 mkdir -p "$scripts"
 for program in hooklens hooklens.exe; do
   if [ -f "$built/$program" ]; then cp "$built/$program" "$scripts/"; fi
 done
 if command -v strip >/dev/null && [ -z "${2:-}" ]; then strip "$scripts"/*; fi
 (cd bindings/python && maturin build --release --locked --strip --out "$out" "${target[@]}")
-rm -rf bindings/python/hooklens.data
+rm -rf "$scripts"
