@@ -1,7 +1,7 @@
 //! Decompositions of recorded residual streams.
 
 use hooklens::activations::{Analysis, Analyze, Components, Direction, Neurons, Per, Stage};
-use hooklens::{HookedModel, HookedTransformer, Positions};
+use hooklens::{Activation, HookedModel, HookedTransformer, Positions};
 use hooklens_analysis::activations::TokenChoice;
 use pyo3::prelude::*;
 
@@ -24,15 +24,18 @@ pub(crate) struct Place {
     positions: Option<Vec<isize>>,
 }
 
+/// The stage before a layer or its MLP; the final one for the number of layers.
+pub(crate) fn stage_of(model: &HookedTransformer, layer: isize, mlp_input: bool) -> Stage {
+    match () {
+        () if mlp_input => Stage::BeforeMlp(layer),
+        () if layer == model.config().n_layers() as isize => Stage::Final,
+        () => Stage::Before(layer),
+    }
+}
+
 impl Place {
     fn stage(&self, model: &HookedTransformer) -> Stage {
-        let n_layers = model.config().n_layers() as isize;
-        match self.layer {
-            None => Stage::Final,
-            Some(layer) if layer == n_layers && !self.mlp_input => Stage::Final,
-            Some(layer) if self.mlp_input => Stage::BeforeMlp(layer),
-            Some(layer) => Stage::Before(layer),
-        }
+        self.layer.map_or(Stage::Final, |layer| stage_of(model, layer, self.mlp_input))
     }
 
     fn analysis<'a>(&self, model: &'a HookedTransformer, cache: &'a Cache) -> hooklens::Result<Analysis<'a>> {
@@ -49,10 +52,6 @@ impl Place {
 
 /// Components, `[component, batch, pos, d_model]`, and their labels.
 type Stack = (Array, Vec<String>);
-
-fn stack_of(components: &Components) -> hooklens::Result<Stack> {
-    Ok((Array::shared(&components.vectors().into())?, components.labels().to_vec()))
-}
 
 /// Tokens whose directions are attributed.
 #[derive(FromPyObject)]
@@ -76,6 +75,47 @@ impl From<Answer> for TokenChoice {
     }
 }
 
+impl Model {
+    /// Decomposes the recorded stream, and divides the components by the scale of the norm that reads it with `apply_ln`.
+    fn stack(
+        &self,
+        py: Python<'_>,
+        cache: &Cache,
+        place: &Place,
+        apply_ln: bool,
+        decompose: impl FnOnce(&Analysis<'_>, Stage) -> hooklens::Result<Components> + Send,
+    ) -> PyResult<Stack> {
+        let model = self.shared();
+        enter(py, || {
+            let analysis = place.analysis(&model, cache)?;
+            let mut parts = decompose(&analysis, place.stage(&model))?;
+            if apply_ln {
+                parts = analysis.apply_ln(parts)?;
+            }
+            Ok((Array::shared(&parts.vectors().into())?, parts.labels().to_vec()))
+        })
+    }
+
+    /// Computes with vectors of the stream, `[component, batch, pos, d_model]`.
+    fn with_vectors(
+        &self,
+        py: Python<'_>,
+        cache: &Cache,
+        place: &Place,
+        vectors: &Array,
+        compute: impl FnOnce(&Analysis<'_>, Components) -> hooklens::Result<Activation> + Send,
+    ) -> PyResult<Array> {
+        let (model, vectors) = (self.shared(), vectors.activation());
+        enter(py, || {
+            let analysis = place.analysis(&model, cache)?;
+            let vectors = vectors.to_tensor::<4>()?.to_device(&model.device());
+            let labels = (0..vectors.dims()[0]).map(|number| number.to_string());
+            let parts = analysis.components(place.stage(&model), labels, vectors)?;
+            Array::shared(&compute(&analysis, parts)?)
+        })
+    }
+}
+
 #[pymethods]
 impl Model {
     /// The stream before each layer, and after each sublayer with `sublayers`.
@@ -87,13 +127,8 @@ impl Model {
         sublayers: bool,
         apply_ln: bool,
     ) -> PyResult<Stack> {
-        let model = self.shared();
-        enter(py, || {
-            let analysis = place.analysis(&model, cache)?;
-            let per = if sublayers { Per::Sublayer } else { Per::Layer };
-            let parts = analysis.accumulated_resid(place.stage(&model), per)?;
-            stack_of(&if apply_ln { analysis.apply_ln(parts)? } else { parts })
-        })
+        let per = if sublayers { Per::Sublayer } else { Per::Layer };
+        self.stack(py, cache, &place, apply_ln, |analysis, stage| analysis.accumulated_resid(stage, per))
     }
 
     /// What each layer's attention and MLP wrote to the stream. `only` is `all`, `attn` or `mlp`.
@@ -106,16 +141,13 @@ impl Model {
         include_embeddings: bool,
         apply_ln: bool,
     ) -> PyResult<Stack> {
-        let model = self.shared();
-        enter(py, || {
-            let analysis = place.analysis(&model, cache)?;
-            let parts = analysis.decompose_resid(place.stage(&model))?;
-            let kept = parts.filter(|label| match () {
+        self.stack(py, cache, &place, apply_ln, |analysis, stage| {
+            let kept = analysis.decompose_resid(stage)?.filter(|label| match () {
                 () if label.ends_with("attn_out") => only != "mlp",
                 () if label.ends_with("mlp_out") => only != "attn",
                 () => include_embeddings,
-            })?;
-            stack_of(&if apply_ln { analysis.apply_ln(kept)? } else { kept })
+            });
+            Ok(kept?)
         })
     }
 
@@ -128,13 +160,8 @@ impl Model {
         expand_neurons: bool,
         apply_ln: bool,
     ) -> PyResult<Stack> {
-        let model = self.shared();
-        enter(py, || {
-            let analysis = place.analysis(&model, cache)?;
-            let neurons = if expand_neurons { Neurons::Apart } else { Neurons::Summed };
-            let parts = analysis.full_resid_decomposition(place.stage(&model), neurons)?;
-            stack_of(&if apply_ln { analysis.apply_ln(parts)? } else { parts })
-        })
+        let neurons = if expand_neurons { Neurons::Apart } else { Neurons::Summed };
+        self.stack(py, cache, &place, apply_ln, |analysis, stage| analysis.full_resid_decomposition(stage, neurons))
     }
 
     /// What each head wrote to the stream.
@@ -146,14 +173,9 @@ impl Model {
         remainder: bool,
         apply_ln: bool,
     ) -> PyResult<Stack> {
-        let model = self.shared();
-        enter(py, || {
-            let analysis = place.analysis(&model, cache)?;
-            let mut parts = analysis.stack_head_results(place.stage(&model))?;
-            if remainder {
-                parts = analysis.with_remainder(parts)?;
-            }
-            stack_of(&if apply_ln { analysis.apply_ln(parts)? } else { parts })
+        self.stack(py, cache, &place, apply_ln, |analysis, stage| {
+            let parts = analysis.stack_head_results(stage)?;
+            if remainder { analysis.with_remainder(parts) } else { Ok(parts) }
         })
     }
 
@@ -166,27 +188,15 @@ impl Model {
         remainder: bool,
         apply_ln: bool,
     ) -> PyResult<Stack> {
-        let model = self.shared();
-        enter(py, || {
-            let analysis = place.analysis(&model, cache)?;
-            let mut parts = analysis.stack_neuron_results(place.stage(&model))?;
-            if remainder {
-                parts = analysis.with_remainder(parts)?;
-            }
-            stack_of(&if apply_ln { analysis.apply_ln(parts)? } else { parts })
+        self.stack(py, cache, &place, apply_ln, |analysis, stage| {
+            let parts = analysis.stack_neuron_results(stage)?;
+            if remainder { analysis.with_remainder(parts) } else { Ok(parts) }
         })
     }
 
     /// Divides vectors of the stream, `[component, batch, pos, d_model]`, by the scale of the norm that reads it.
     fn apply_ln(&self, py: Python<'_>, cache: &Cache, place: Place, vectors: &Array) -> PyResult<Array> {
-        let (model, vectors) = (self.shared(), vectors.activation());
-        enter(py, || {
-            let analysis = place.analysis(&model, cache)?;
-            let vectors = vectors.to_tensor::<4>()?.to_device(&model.device());
-            let labels = (0..vectors.dims()[0]).map(|number| number.to_string());
-            let parts = analysis.components(place.stage(&model), labels, vectors)?;
-            Array::shared(&analysis.apply_ln(parts)?.vectors().into())
-        })
+        self.with_vectors(py, cache, &place, vectors, |analysis, parts| Ok(analysis.apply_ln(parts)?.vectors().into()))
     }
 
     /// Direct contribution of vectors of the stream, `[component, batch, pos, d_model]`, to the logits of tokens or to
@@ -201,17 +211,12 @@ impl Model {
         tokens: Answer,
         incorrect: Option<Answer>,
     ) -> PyResult<Array> {
-        let (model, vectors) = (self.shared(), vectors.activation());
-        enter(py, || {
-            let analysis = place.analysis(&model, cache)?;
-            let vectors = vectors.to_tensor::<4>()?.to_device(&model.device());
-            let labels = (0..vectors.dims()[0]).map(|number| number.to_string());
-            let parts = analysis.components(place.stage(&model), labels, vectors)?;
-            let mut direction = Direction::token(tokens);
-            if let Some(incorrect) = incorrect {
-                direction = direction.minus(incorrect);
-            }
-            Array::shared(&analysis.logit_attrs(&parts, direction)?.into())
+        let mut direction = Direction::token(tokens);
+        if let Some(incorrect) = incorrect {
+            direction = direction.minus(incorrect);
+        }
+        self.with_vectors(py, cache, &place, vectors, |analysis, parts| {
+            Ok(analysis.logit_attrs(&parts, direction)?.into())
         })
     }
 }

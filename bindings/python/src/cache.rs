@@ -16,7 +16,7 @@ pub(crate) struct Cache {
 
 #[pymethods]
 impl Cache {
-    /// Names of the recorded hook points, in firing order; then those of gradients, with `_grad` appended, in the
+    /// Names of the recorded hook points, in firing order; then the names of gradients, with `_grad` appended, in the
     /// order of the backward pass.
     fn names(&self) -> Vec<String> {
         let mut gradients: Vec<String> = self.cache.gradients().map(|(name, _)| format!("{name}_grad")).collect();
@@ -36,21 +36,9 @@ impl Cache {
         self.cache.has_batch_dim()
     }
 
-    /// Names of the axes of an activation.
-    fn axes(&self, py: Python<'_>, name: &str) -> PyResult<Vec<String>> {
-        let axes = self.cache.axes(name).map_err(|error| raise(py, error))?;
-        Ok(axes.iter().map(ToString::to_string).collect())
-    }
-
     /// The recording of one row without its batch axis.
     fn remove_batch_dim(&self, py: Python<'_>) -> PyResult<Self> {
         let cache = self.cache.clone().remove_batch_dim().map_err(|error| raise(py, error))?;
-        Ok(Self { cache })
-    }
-
-    /// The recording of the rows `start..end`.
-    fn rows(&self, py: Python<'_>, start: usize, end: usize) -> PyResult<Self> {
-        let cache = self.cache.rows(start..end).map_err(|error| raise(py, error))?;
         Ok(Self { cache })
     }
 

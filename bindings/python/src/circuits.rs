@@ -1,9 +1,11 @@
 //! Edge scores and circuits.
 
-use hooklens::attribution::{EdgeGraph, EdgeScores as Scores};
+use hooklens::attribution::{EdgeGraph, EdgeScores as Scores, Sender};
 use hooklens::circuits::{Adversary, Circuit as Edges, MIB_SHARES, Selection};
+use hooklens::patching::Receiver;
 use hooklens::plot::CircuitDiagram;
 use hooklens::statistics::Statistics;
+use hooklens_analysis::circuits::best_edges;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -33,7 +35,6 @@ type Edge = (String, String, f64);
 impl EdgeScores {
     /// The edges with the largest scores by magnitude: sender, receiver, and mean score.
     fn largest(&self, count: usize) -> Vec<Edge> {
-        let named = |(sender, receiver, score): (_, _, f64)| (sender_name(sender), receiver_name(receiver), score);
         self.scores.largest(count).into_iter().map(named).collect()
     }
 
@@ -48,15 +49,11 @@ impl EdgeScores {
         Labeled::new(self.scores.scores.clone())
     }
 
-    /// The circuit of the best edges: `top` by magnitude, `most-helpful` by sign, or `greedy` from the logits.
+    /// The circuit of the best edges: `top` by magnitude, `most-helpful` by sign, or grown from the
+    /// logits, `greedy` or `greedy-helpful`.
     #[pyo3(signature = (count, selection="top"))]
     fn circuit(&self, py: Python<'_>, count: usize, selection: &str) -> PyResult<Circuit> {
-        let chosen = match selection_named(selection)? {
-            Selection::Top => Edges::top(&self.scores, count),
-            Selection::MostHelpful => Edges::most_helpful(&self.scores, count),
-            Selection::GreedyHelpful => Edges::greedy_helpful(&self.scores, count),
-            _ => Edges::greedy(&self.scores, count),
-        };
+        let chosen = best_edges(&self.scores, selection_named(selection)?, count);
         Ok(Circuit { edges: chosen.map_err(|error| raise(py, error))?.pruned() })
     }
 
@@ -65,7 +62,6 @@ impl EdgeScores {
     #[pyo3(signature = (count, resamples=200, seed=0))]
     fn stability(&self, py: Python<'_>, count: usize, resamples: usize, seed: u64) -> PyResult<(Vec<Edge>, f64)> {
         let stability = enter(py, || self.scores.stability(&Statistics::new().resamples(resamples).seed(seed), count))?;
-        let named = |(sender, receiver, share): (_, _, f64)| (sender_name(sender), receiver_name(receiver), share);
         Ok((stability.inclusion.into_iter().map(named).collect(), stability.jaccard))
     }
 }
@@ -93,7 +89,7 @@ impl Circuit {
 
     /// Sender and receiver of every edge.
     fn edges(&self) -> Vec<(String, String)> {
-        self.edges.edges().map(|(sender, receiver)| (sender_name(sender), receiver_name(receiver))).collect()
+        self.edges.edges().map(|(sender, receiver)| (sender.to_string(), receiver.to_string())).collect()
     }
 
     /// The edges of the model that the circuit does not have.
@@ -117,12 +113,8 @@ impl Circuit {
     }
 }
 
-fn sender_name(sender: hooklens::attribution::Sender) -> String {
-    sender.to_string()
-}
-
-fn receiver_name(receiver: hooklens::patching::Receiver) -> String {
-    receiver.to_string()
+fn named((sender, receiver, number): (Sender, Receiver, f64)) -> Edge {
+    (sender.to_string(), receiver.to_string(), number)
 }
 
 fn selection_named(name: &str) -> PyResult<Selection> {

@@ -12,17 +12,9 @@ use pyo3::prelude::*;
 /// The exception for an error: the one that a Python function raised, if that caused it, or else an exception with the
 /// error's message and the messages of its sources.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
-    if let Some(raised) = error.downcast_ref::<PyErr>() {
-        return raised.clone_ref(py);
-    }
-    let mut source: Option<&(dyn StdError + 'static)> = Some(error);
-    while let Some(cause) = source {
-        if let Some(raised) = cause.downcast_ref::<PyErr>() {
-            return raised.clone_ref(py);
-        }
-        source = cause.source();
-    }
-    if let Some(raised) = error.downcast_ref::<HookError>().and_then(raised_in_hook) {
+    // An error that wraps another without a message of its own has the other's source, so both are looked at.
+    let wrapped = error.downcast_ref::<PyErr>();
+    if let Some(raised) = wrapped.or_else(|| sources(error).find_map(|cause| cause.downcast_ref())) {
         return raised.clone_ref(py);
     }
     let message = error_chain(error);
@@ -47,20 +39,11 @@ pub(crate) fn raise(py: Python<'_>, error: impl Into<Error>) -> PyErr {
     to_python(py, &error.into())
 }
 
-fn raised_in_hook(error: &HookError) -> Option<&PyErr> {
-    match error {
-        HookError::Failed { source, .. } => source.downcast_ref::<PyErr>(),
-        _ => None,
-    }
+/// The errors that caused an error, the direct cause first.
+fn sources<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    std::iter::successors(error.source(), |&cause| cause.source())
 }
 
 fn io_error(error: &LoadError) -> Option<io::ErrorKind> {
-    let mut source = error.source();
-    while let Some(cause) = source {
-        if let Some(cause) = cause.downcast_ref::<io::Error>() {
-            return Some(cause.kind());
-        }
-        source = cause.source();
-    }
-    None
+    sources(error).find_map(|cause| cause.downcast_ref()).map(io::Error::kind)
 }

@@ -10,7 +10,7 @@ use crate::enter::enter;
 use crate::hooks::{PythonHook, hooks_of};
 use crate::input::{Given, tokens_of};
 use crate::model::Model;
-use crate::run::{Recorded, RunOutput, to_python};
+use crate::run::{Plain, Recorded, RunOutput};
 
 #[pymethods]
 impl Model {
@@ -52,10 +52,10 @@ impl Model {
             });
             match failed {
                 Some(error) => Err(error),
-                None => made,
+                None => Plain::read(made?),
             }
         })?;
-        to_python(py, made)
+        made.into_python(py)
     }
 }
 

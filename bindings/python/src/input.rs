@@ -24,16 +24,13 @@ impl Given {
         Ok(match self {
             Given::Text(text) => text.into(),
             Given::Texts(texts) => texts.into(),
-            Given::Rows(rows) => match mask {
-                Some(mask) => Tokens::new(rows)?.with_mask(mask)?.into(),
-                None => rows.into(),
-            },
+            Given::Rows(rows) => tokens_of(rows, mask)?.into(),
             Given::Residual(array) => array.get().tensor::<3>()?.into(),
         })
     }
 }
 
-/// The tokens of a loss, for a run whose input is a residual stream.
+/// Rows of ids with their mask.
 pub(crate) fn tokens_of(rows: Vec<Vec<u32>>, mask: Option<Vec<Vec<bool>>>) -> hooklens::Result<Tokens> {
     let tokens = Tokens::new(rows)?;
     Ok(match mask {

@@ -59,12 +59,6 @@ impl KvCache {
         Ok(self.lock()?.is_frozen())
     }
 
-    /// Number of rows.
-    #[getter]
-    fn batch(&self) -> PyResult<usize> {
-        Ok(self.lock()?.batch())
-    }
-
     /// Number of layers.
     #[getter]
     fn n_layers(&self) -> PyResult<usize> {

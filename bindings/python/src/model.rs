@@ -138,29 +138,6 @@ impl Model {
         serde_json::to_string(self.shared().config()).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// Sizes of the model, by TransformerLens's names.
-    fn sizes(&self) -> Vec<(&'static str, usize)> {
-        let model = self.shared();
-        let c = model.config();
-        vec![
-            ("n_layers", c.n_layers()),
-            ("d_model", c.d_model()),
-            ("n_ctx", c.n_ctx()),
-            ("n_heads", c.n_heads()),
-            ("n_key_value_heads", c.n_kv_heads()),
-            ("d_head", c.d_head()),
-            ("d_mlp", c.d_mlp()),
-            ("d_vocab", c.d_vocab()),
-            ("d_vocab_out", c.d_vocab_out()),
-        ]
-    }
-
-    /// Whether texts get a beginning-of-sequence token by default.
-    #[getter]
-    fn default_prepend_bos(&self) -> bool {
-        self.shared().config().default_prepend_bos()
-    }
-
     /// The device, by name.
     #[getter]
     fn device(&self) -> String {
@@ -180,22 +157,5 @@ impl Model {
     fn hook_points(&self) -> Vec<(String, bool)> {
         let model = self.shared();
         model.catalog().points().iter().map(|point| (point.name.to_string(), point.on_request)).collect()
-    }
-
-    /// Full names of the hook points that names, globs and shorthands select.
-    fn resolve(&self, py: Python<'_>, names: Vec<String>) -> PyResult<Vec<String>> {
-        let model = self.shared();
-        let catalog = model.catalog();
-        let ids = hooklens::Selection::from(names).resolve(catalog).map_err(|error| crate::error::raise(py, error))?;
-        Ok(ids.into_iter().map(|id| catalog.info(id).name.to_string()).collect())
-    }
-
-    /// Logits of a residual stream, `[batch, pos, d_model]`: final norm, unembedding and soft cap.
-    fn unembed(&self, py: Python<'_>, stream: &crate::array::Array) -> PyResult<crate::array::Array> {
-        let (model, stream) = (self.shared(), stream.activation());
-        enter(py, || {
-            let logits = model.unembed(stream.to_tensor::<3>()?.to_device(&model.device()))?;
-            crate::array::Array::shared(&logits.into())
-        })
     }
 }

@@ -1,7 +1,6 @@
 //! Runs of a model.
 
 use hooklens::{ForwardOptions, HookedModel, Logits, Record};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::array::Array;
@@ -45,50 +44,42 @@ impl Recorded {
     }
 }
 
-pub(crate) fn logits_named(name: &str) -> PyResult<Logits> {
-    match name {
-        "all" => Ok(Logits::All),
-        "last" => Ok(Logits::Last),
-        "none" => Ok(Logits::None),
-        other => Err(PyValueError::new_err(format!("logits must be \"all\", \"last\" or \"none\", not {other:?}"))),
-    }
-}
-
-/// Arrays without their handles in Python.
-struct Plain {
+/// Results of a run, without their handles in Python.
+pub(crate) struct Plain {
     output: Option<Array>,
     loss: Option<Array>,
     loss_per_token: Option<Array>,
     cache: Cache,
 }
 
-/// Converts the results of a run.
-pub(crate) fn to_python(py: Python<'_>, made: hooklens::Output) -> PyResult<RunOutput> {
-    let plain = enter(py, || plain(made))?;
-    let new = |array: Option<Array>| array.map(|array| Py::new(py, array)).transpose();
-    Ok(RunOutput {
-        output: new(plain.output)?,
-        loss: new(plain.loss)?,
-        loss_per_token: new(plain.loss_per_token)?,
-        cache: Py::new(py, plain.cache)?,
-    })
-}
+impl Plain {
+    /// Reads the results, which waits for the device.
+    pub(crate) fn read(made: hooklens::Output) -> hooklens::Result<Self> {
+        let array = |activation: Option<hooklens::Activation>| activation.as_ref().map(Array::shared).transpose();
+        Ok(Self {
+            output: array(made.residual.or(made.logits).map(Into::into))?,
+            loss: array(made.loss.map(Into::into))?,
+            loss_per_token: array(made.loss_per_token.map(Into::into))?,
+            cache: Cache { cache: made.cache },
+        })
+    }
 
-fn plain(made: hooklens::Output) -> hooklens::Result<Plain> {
-    let array = |activation: Option<hooklens::Activation>| activation.as_ref().map(Array::shared).transpose();
-    Ok(Plain {
-        output: array(made.residual.or(made.logits).map(Into::into))?,
-        loss: array(made.loss.map(Into::into))?,
-        loss_per_token: array(made.loss_per_token.map(Into::into))?,
-        cache: Cache { cache: made.cache },
-    })
+    pub(crate) fn into_python(self, py: Python<'_>) -> PyResult<RunOutput> {
+        let new = |array: Option<Array>| array.map(|array| Py::new(py, array)).transpose();
+        Ok(RunOutput {
+            output: new(self.output)?,
+            loss: new(self.loss)?,
+            loss_per_token: new(self.loss_per_token)?,
+            cache: Py::new(py, self.cache)?,
+        })
+    }
 }
 
 #[pymethods]
 impl Model {
     /// Runs the model.
     #[pyo3(signature = (
-        input, *, mask=None, hooks=vec![], record=None, logits="all", loss=false, loss_per_token=false,
+        input, *, mask=None, hooks=vec![], record=None, logits=true, loss=false, loss_per_token=false,
         start_at_layer=None, stop_at_layer=None, tokens=None, kv_cache=None
     ))]
     #[allow(clippy::too_many_arguments)]
@@ -99,7 +90,7 @@ impl Model {
         mask: Option<Vec<Vec<bool>>>,
         hooks: Vec<PythonHook>,
         record: Option<Recorded>,
-        logits: &str,
+        logits: bool,
         loss: bool,
         loss_per_token: bool,
         start_at_layer: Option<isize>,
@@ -108,10 +99,10 @@ impl Model {
         kv_cache: Option<Py<KvCache>>,
     ) -> PyResult<RunOutput> {
         let model = self.shared();
-        let logits = logits_named(logits)?;
         let mut locked = kv_cache.as_ref().map(|cache| cache.get().lock()).transpose()?;
         let cache = locked.as_deref_mut();
         let made = enter(py, || {
+            let logits = if logits { Logits::All } else { Logits::None };
             let mut options = ForwardOptions::new().logits(logits).hooks(hooks_of(hooks, model.catalog(), false)?);
             if loss {
                 options = options.loss();
@@ -134,8 +125,8 @@ impl Model {
             if let Some(cache) = cache {
                 options = options.kv_cache(cache);
             }
-            model.run(input.into_input(mask)?, options)
+            Plain::read(model.run(input.into_input(mask)?, options)?)
         })?;
-        to_python(py, made)
+        made.into_python(py)
     }
 }

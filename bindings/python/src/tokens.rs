@@ -36,11 +36,6 @@ impl Model {
         self.shared().to_string(&ids).map_err(|error| raise(py, error))
     }
 
-    /// Text of each token of a text, with the beginning-of-sequence token if the model has one.
-    fn to_str_tokens(&self, py: Python<'_>, text: &str) -> PyResult<Vec<String>> {
-        self.shared().to_str_tokens(text).map_err(|error| raise(py, error))
-    }
-
     /// The id of a text that is a single token.
     fn to_single_token(&self, py: Python<'_>, text: &str) -> PyResult<u32> {
         self.shared().to_single_token(text).map_err(|error| raise(py, error))

@@ -1,12 +1,12 @@
 //! Weights by name.
 
 use burn::tensor::Tensor;
-use hooklens::activations::Stage;
 use hooklens::circuits::{Biases, Circuits, Composition};
 use hooklens::{Activation, HookedModel, ModelWeights, WeightError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::analysis::stage_of;
 use crate::array::Array;
 use crate::enter::enter;
 use crate::error::raise;
@@ -102,11 +102,7 @@ impl Model {
         include_mlp_biases: bool,
     ) -> PyResult<Array> {
         let model = self.shared();
-        let stage = match () {
-            () if mlp_input => Stage::BeforeMlp(layer),
-            () if layer == model.config().n_layers() as isize => Stage::Final,
-            () => Stage::Before(layer),
-        };
+        let stage = stage_of(&model, layer, mlp_input);
         let biases = if include_mlp_biases { Biases::All } else { Biases::Attention };
         enter(py, || Array::shared(&model.accumulated_bias(stage, biases)?.into()))
     }

@@ -96,7 +96,7 @@ def test_jax_gets_its_own_arrays():
     logits, cache = model.run_with_cache(CLEAN)
     assert isinstance(logits, jax.Array) and isinstance(cache["pattern", 0], jax.Array)
     value, cache = model.run_with_gradients(CLEAN, lambda logits: logits[0, -1, 1] ** 2)
-    assert cache["resid_post_grad", 1].shape == (1, 15, 64) if ("resid_post_grad", 1) in cache else True
+    assert cache["resid_post_grad", 1].shape == (1, 15, 64)
     edited = model.run_with_hooks(CLEAN, fwd_hooks=[("blocks.1.attn.hook_z", lambda z, hook: z.at[:, :, 1].set(0))])
     assert abs(edited - logits).max() > 1e-3
 

@@ -100,10 +100,7 @@ def test_decompositions_add_up(model):
         parts, labels = getattr(cache, name)(return_labels=True, **options)
         assert len(parts) == len(labels)
         total = parts.sum(0)
-        if name == "decompose_resid":
-            assert near(total, stream), name
-        else:
-            assert near(total, stream), name
+        assert near(total, stream), name
     gap = cache.logit_attrs(cache.decompose_resid(), "Mary", "John", pos_slice=None)[:, 0, -1].sum()
     logits = model(CLEAN)[0, -1]
     expected = logits[1] - logits[2] - (model.b_U[1] - model.b_U[2])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ._tokens import is_text
+
 if TYPE_CHECKING:
     from . import _native
     from ._frameworks import Framework
@@ -44,7 +46,6 @@ class Generates:
         `return_type` "str" or "tokens" chooses. Rows that end early are padded. Sampling takes `seed`, or else a seed
         from Python's `random`.
         """
-        is_text = isinstance(input, str) or (isinstance(input, (list, tuple)) and bool(input) and isinstance(input[0], str))
         rows, mask = self._rows(input, prepend_bos, padding_side or "left")  # type: ignore[attr-defined]
         sampling = None
         if do_sample:
@@ -68,15 +69,14 @@ class Generates:
             kv_cache=None if past_kv_cache is None else past_kv_cache._native,
         )
         longest = max(len(new) for new, _, _ in made)
-        pad = self._native.special_tokens()[2] or 0
-        whole = [row + new + [pad] * (longest - len(new)) for row, (new, _, _) in zip(rows, made)]
-        wants_text = is_text if return_type == "input" else return_type in ("str", "string")
+        bos, _, pad = self._native.special_tokens()
+        whole = [row + new + [pad or 0] * (longest - len(new)) for row, (new, _, _) in zip(rows, made)]
+        wants_text = is_text(input) if return_type == "input" else return_type in ("str", "string")
         if not wants_text:
             return self._framework.tokens(whole)
         texts = []
         for place, (row, (new, _, _)) in enumerate(zip(rows, made)):
             real = row if mask is None else [token for token, own in zip(row, mask[place]) if own]
-            bos = self._native.special_tokens()[0]
             texts.append(self._native.to_string(real[1:] + new if real[:1] == [bos] else real + new))
         return texts[0] if len(texts) == 1 and not isinstance(input, (list, tuple)) else texts
 

@@ -104,7 +104,7 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
             input, return_type, loss_per_token, prepend_bos, padding_side, start_at_layer, tokens, attention_mask,
             stop_at_layer, past_kv_cache,
         )
-        return self._run(options, return_type, loss_per_token, None)[0]
+        return self._run(options, return_type, loss_per_token)[0]
 
     def run_with_cache(
         self,
@@ -134,15 +134,12 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         made = self._options(input, return_type, loss_per_token, **options)
         if names_filter is None or callable(names_filter):
             n_layers = self.cfg.n_layers
-            start, stop = (None if at is None else at % (n_layers + 1) if at >= 0 else at + n_layers
-                           for at in (made["start_at_layer"], made["stop_at_layer"]))
+            given = (made["start_at_layer"], made["stop_at_layer"])
+            start, stop = (at + n_layers if at is not None and at < 0 else at for at in given)
             names = self._hooks.within(names, start, stop)
-        if positions.mode != "identity":
-            length = self._length(made["input"])
-            made["record"] = _record(names, positions.indices(length), remove_batch_dim)
-        else:
-            made["record"] = _record(names, None, remove_batch_dim)
-        result, native = self._run(made, return_type, loss_per_token, names)
+        recorded = None if positions.mode == "identity" else positions.indices(self._length(made["input"]))
+        made["record"] = _record(names, recorded, remove_batch_dim)
+        result, native = self._run(made, return_type, loss_per_token)
         if clear_contexts:
             self.clear_contexts()
         return result, self._cache(native, made, return_cache_object, positions)
@@ -384,13 +381,13 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         made["mask"] = mask
         wants_loss = return_type in ("loss", "both") and stop_at_layer is None
         made["loss"], made["loss_per_token"] = wants_loss and not loss_per_token, wants_loss and loss_per_token
-        made["logits"] = "all" if return_type is not None and stop_at_layer is None else "none"
+        made["logits"] = return_type is not None and stop_at_layer is None
         if past_kv_cache is not None:
             made["kv_cache"] = past_kv_cache._native
         return made
 
     def _run(
-        self, made: dict[str, Any], return_type: ReturnType | None, loss_per_token: bool, names: list[str] | None
+        self, made: dict[str, Any], return_type: ReturnType | None, loss_per_token: bool
     ) -> tuple[Any, _native.Cache]:
         made["hooks"] = self._native_hooks("fwd")
         output = self._native.run(**made)

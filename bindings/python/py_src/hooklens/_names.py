@@ -42,8 +42,6 @@ def get_act_name(name: str, layer: int | str | None = None, layer_type: str | No
         layer_type = "attn"
     elif name in _MLP:
         layer_type = "mlp"
-    elif layer_type in ("attn", "mlp", None) and name not in _NORM:
-        layer_type = layer_type or ""
     full = "" if layer is None else f"blocks.{layer}."
     full += f"{layer_type}." if layer_type else ""
     full += f"hook_{name}"

@@ -100,10 +100,6 @@ class Cache:
     A recording of one run.
     """
     def __repr__(self, /) -> str: ...
-    def axes(self, /, name: str) -> list[str]:
-        """
-        Names of the axes of an activation.
-        """
     def get(self, /, name: str) -> Array:
         """
         The activation with this name, without a copy.
@@ -116,16 +112,12 @@ class Cache:
     def mimebundle(self, /) -> dict[str, str]: ...
     def names(self, /) -> list[str]:
         """
-        Names of the recorded hook points, in firing order; then those of gradients, with `_grad` appended, in the
+        Names of the recorded hook points, in firing order; then the names of gradients, with `_grad` appended, in the
         order of the backward pass.
         """
     def remove_batch_dim(self, /) -> Cache:
         """
         The recording of one row without its batch axis.
-        """
-    def rows(self, /, start: SupportsIndex, end: SupportsIndex) -> Cache:
-        """
-        The recording of the rows `start..end`.
         """
     def save(self, /, path: str | PathLike[str]) -> None:
         """
@@ -228,7 +220,8 @@ class EdgeScores:
     """
     def circuit(self, /, count: SupportsIndex, selection: str = "top") -> Circuit:
         """
-        The circuit of the best edges: `top` by magnitude, `most-helpful` by sign, or `greedy` from the logits.
+        The circuit of the best edges: `top` by magnitude, `most-helpful` by sign, or grown from the
+        logits, `greedy` or `greedy-helpful`.
         """
     def largest(self, /, count: SupportsIndex) -> list[tuple[str, str, float]]:
         """
@@ -267,11 +260,6 @@ class KvCache:
     def attention_mask(self, /) -> list[list[bool]]:
         """
         The attention mask of the cached positions, `[batch, pos]`.
-        """
-    @property
-    def batch(self, /) -> int:
-        """
-        Number of rows.
         """
     def copy(self, /) -> KvCache:
         """
@@ -372,11 +360,6 @@ class Model:
         The configuration of a model with GPT-2's architecture and these sizes, as JSON.
         """
     @property
-    def default_prepend_bos(self, /) -> bool:
-        """
-        Whether texts get a beginning-of-sequence token by default.
-        """
-    @property
     def device(self, /) -> str:
         """
         The device, by name.
@@ -438,11 +421,7 @@ class Model:
         """
         A model with random weights, from its configuration as JSON.
         """
-    def resolve(self, /, names: SupportsGetItem[int, str]) -> list[str]:
-        """
-        Full names of the hook points that names, globs and shorthands select.
-        """
-    def run(self, /, input: str | SupportsGetItem[int, str] | SupportsGetItem[int, SupportsGetItem[int, SupportsIndex]] | Array, *, mask: SupportsGetItem[int, SupportsGetItem[int, bool]] | None = None, hooks: SupportsGetItem[int, Incomplete] = ..., record: Incomplete | None = None, logits: str = "all", loss: bool = False, loss_per_token: bool = False, start_at_layer: SupportsIndex | None = None, stop_at_layer: SupportsIndex | None = None, tokens: SupportsGetItem[int, SupportsGetItem[int, SupportsIndex]] | None = None, kv_cache: KvCache | None = None) -> RunOutput:
+    def run(self, /, input: str | SupportsGetItem[int, str] | SupportsGetItem[int, SupportsGetItem[int, SupportsIndex]] | Array, *, mask: SupportsGetItem[int, SupportsGetItem[int, bool]] | None = None, hooks: SupportsGetItem[int, Incomplete] = ..., record: Incomplete | None = None, logits: bool = True, loss: bool = False, loss_per_token: bool = False, start_at_layer: SupportsIndex | None = None, stop_at_layer: SupportsIndex | None = None, tokens: SupportsGetItem[int, SupportsGetItem[int, SupportsIndex]] | None = None, kv_cache: KvCache | None = None) -> RunOutput:
         """
         Runs the model.
         """
@@ -459,10 +438,6 @@ class Model:
     def set_weight(self, /, name: str, value: Array) -> None:
         """
         Replaces a weight in this model. Recordings and runs that are in progress keep the old one.
-        """
-    def sizes(self, /) -> list[tuple[str, int]]:
-        """
-        Sizes of the model, by TransformerLens's names.
         """
     def special_tokens(self, /) -> tuple[int | None, int | None, int | None]:
         """
@@ -488,10 +463,6 @@ class Model:
         """
         The id of a text that is a single token.
         """
-    def to_str_tokens(self, /, text: str) -> list[str]:
-        """
-        Text of each token of a text, with the beginning-of-sequence token if the model has one.
-        """
     def to_string(self, /, ids: SupportsGetItem[int, SupportsIndex]) -> str:
         """
         Text of token ids.
@@ -503,10 +474,6 @@ class Model:
     def train_dictionary(self, /, prompts: SupportsGetItem[int, SupportsGetItem[int, SupportsIndex]], hook_name: str, d_sae: SupportsIndex, *, k: SupportsFloat | SupportsIndex, tokens: SupportsIndex, batch_size: SupportsIndex, learning_rate: SupportsFloat | SupportsIndex | None = None, seed: SupportsIndex = 0, progress: Any | None = None) -> tuple[Dictionary, tuple[float, float, float] | None]:
         """
         Trains a sparse autoencoder on activations of the model on prompts of token ids.
-        """
-    def unembed(self, /, stream: Array) -> Array:
-        """
-        Logits of a residual stream, `[batch, pos, d_model]`: final norm, unembedding and soft cap.
         """
     def weight(self, /, name: str) -> Array:
         """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
 from ._frameworks import framework_of
+from ._frameworks.numpy import FRAMEWORK as NUMPY
 
 if TYPE_CHECKING:
     from ._model import HookedTransformer
@@ -84,16 +85,12 @@ class SAE:
     @property
     def W_enc(self) -> Any:
         """Encoder, `[d_in, d_sae]`."""
-        from ._frameworks.numpy import FRAMEWORK
-
-        return FRAMEWORK.weight(self._native.weights(False))
+        return NUMPY.weight(self._native.weights(False))
 
     @property
     def W_dec(self) -> Any:
         """Decoder, `[d_sae, d_in]`."""
-        from ._frameworks.numpy import FRAMEWORK
-
-        return FRAMEWORK.weight(self._native.weights(True))
+        return NUMPY.weight(self._native.weights(True))
 
     def _applied(self, function: Callable[[_native.Array], _native.Array], x: Any) -> Any:
         framework = framework_of(x)

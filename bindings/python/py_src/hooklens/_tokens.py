@@ -141,10 +141,10 @@ class Tokenizes:
         past_kv_cache: HookedTransformerKeyValueCache | None = None,
     ) -> tuple[Rows, list[list[bool]] | None]:
         """Ids and mask of the input of a run."""
-        if isinstance(input, str) or (isinstance(input, (list, tuple)) and input and isinstance(input[0], str)):
+        if is_text(input):
             if past_kv_cache is not None and len(past_kv_cache) and prepend_bos is None:
                 prepend_bos = False
-            return self._tokenized(input, prepend_bos, padding_side, False)  # type: ignore[arg-type]
+            return self._tokenized(input, prepend_bos, padding_side, False)
         rows = input.tolist() if hasattr(input, "tolist") else [list(row) if hasattr(row, "__len__") else row for row in input]
         if not isinstance(rows, list):
             raise TypeError(f"the input of a run is a text, texts, or token ids, not {type(input).__name__}")
@@ -167,6 +167,11 @@ class Tokenizes:
         if any(own is not None for own in known):
             return rows, [own or [True] * len(row) for own, row in zip(known, rows)]
         return rows, None
+
+
+def is_text(input: Any) -> bool:
+    """Whether an input is a text or texts."""
+    return isinstance(input, str) or (isinstance(input, (list, tuple)) and bool(input) and isinstance(input[0], str))
 
 
 def _ids(tokens: Any) -> list[int]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _native
 from ._cache import ActivationCache
 from ._names import get_act_name
 
@@ -75,42 +74,41 @@ def generic_activation_patch(
     return patched
 
 
+def _patched(corrupted: Any, clean: Any, place: tuple[Any, ...]) -> Any:
+    corrupted[place] = clean[place]
+    return corrupted
+
+
 def layer_pos_patch_setter(corrupted_activation: Any, index: Sequence[int], clean_activation: Any) -> Any:
     """Patches `[layer, pos]` of `[batch, pos, ..]`."""
-    corrupted_activation[:, index[1]] = clean_activation[:, index[1]]
-    return corrupted_activation
+    return _patched(corrupted_activation, clean_activation, (slice(None), index[1]))
 
 
 def layer_pos_head_vector_patch_setter(corrupted_activation: Any, index: Sequence[int], clean_activation: Any) -> Any:
     """Patches `[layer, pos, head]` of `[batch, pos, head, d_head]`."""
-    corrupted_activation[:, index[1], index[2]] = clean_activation[:, index[1], index[2]]
-    return corrupted_activation
+    return _patched(corrupted_activation, clean_activation, (slice(None), index[1], index[2]))
 
 
 def layer_head_vector_patch_setter(corrupted_activation: Any, index: Sequence[int], clean_activation: Any) -> Any:
     """Patches `[layer, head]` of `[batch, pos, head, d_head]`."""
-    corrupted_activation[:, :, index[1]] = clean_activation[:, :, index[1]]
-    return corrupted_activation
+    return _patched(corrupted_activation, clean_activation, (slice(None), slice(None), index[1]))
 
 
 def layer_head_pattern_patch_setter(corrupted_activation: Any, index: Sequence[int], clean_activation: Any) -> Any:
     """Patches `[layer, head]` of `[batch, head, query, key]`."""
-    corrupted_activation[:, index[1]] = clean_activation[:, index[1]]
-    return corrupted_activation
+    return _patched(corrupted_activation, clean_activation, (slice(None), index[1]))
 
 
 def layer_head_pos_pattern_patch_setter(corrupted_activation: Any, index: Sequence[int], clean_activation: Any) -> Any:
     """Patches `[layer, head, query]` of `[batch, head, query, key]`."""
-    corrupted_activation[:, index[1], index[2]] = clean_activation[:, index[1], index[2]]
-    return corrupted_activation
+    return _patched(corrupted_activation, clean_activation, (slice(None), index[1], index[2]))
 
 
 def layer_head_dest_src_pos_pattern_patch_setter(
     corrupted_activation: Any, index: Sequence[int], clean_activation: Any
 ) -> Any:
     """Patches `[layer, head, query, key]` of `[batch, head, query, key]`."""
-    corrupted_activation[:, index[1], index[2], index[3]] = clean_activation[:, index[1], index[2], index[3]]
-    return corrupted_activation
+    return _patched(corrupted_activation, clean_activation, (slice(None), index[1], index[2], index[3]))
 
 
 def _sizes(model: HookedTransformer, tokens: Any) -> dict[str, int]:
@@ -161,15 +159,8 @@ def in_rust(
         return None
     if clean_cache.model is not model:
         raise ValueError("the clean cache was recorded by another model")
-    framework = model._framework
-
-    def judge(logits: Any, example: int) -> list[float]:
-        rows = framework.shared(logits)
-        return [float(metric(rows[row : row + 1])) for row in range(rows.shape[0])]
-
-    task = _native.PatchingTask(model._native, clean, corrupted, judge)
-    result, _, _ = task.sweep(sweep)
-    return framework.from_numpy(result.values[..., 0].astype(np.float32))
+    result = model.patching(clean, corrupted, metric=metric).sweep(sweep)
+    return model._framework.from_numpy(result.values[..., 0].astype(np.float32))
 
 
 get_act_patch_resid_pre = Sweep("resid_pre", "resid_pre", layer_pos_patch_setter, ("layer", "pos"), "`[layer, pos]`")

@@ -173,10 +173,7 @@ impl<M: Patchable> Attribution<'_, M> {
             let mut values = Vec::new();
             for (id, swept) in &points {
                 let by_pass: Vec<Vec<f64>> = of(*id)?.iter().map(|shares| summed(shares, swept)).collect();
-                for at in 0..by_pass.first().map_or(0, Vec::len) {
-                    let effects: Vec<f64> = by_pass.iter().map(|effects| effects[at]).collect();
-                    values.push(slopes.baseline + self.backward.combined(&effects));
-                }
+                values.extend(self.backward.combined(&by_pass).iter().map(|effect| slopes.baseline + effect));
             }
             found.push(Found { baseline: slopes.baseline, source: slopes.source, values });
         }

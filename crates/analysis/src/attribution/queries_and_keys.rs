@@ -129,11 +129,7 @@ impl Patching<'_> {
                 by_pass.push(effects);
                 (baseline, source) = (metric, Some(patched));
             }
-            let combined = |at: usize| {
-                let effects: Vec<f64> = by_pass.iter().map(|effects| effects[at]).collect();
-                baseline + self.backward.combined(&effects)
-            };
-            let values = (0..by_pass.first().map_or(0, Vec::len)).map(combined).collect();
+            let values = self.backward.combined(&by_pass).into_iter().map(|effect| baseline + effect).collect();
             let shape_of = |id: PointId| -> Result<Vec<usize>> {
                 let layer = model.catalog().info(id).layer.unwrap_or(0);
                 Ok(shapes.get(layer).cloned().unwrap_or_default())

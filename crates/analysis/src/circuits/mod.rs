@@ -24,4 +24,5 @@ pub use factored_matrix::FactoredMatrix;
 pub use of_model::{Biases, Circuits};
 pub use proof::{
     AdversarialAblation, Adversary, CircuitRuns, Completeness, FaithfulnessCurve, MIB_SHARES, Selection, Stability,
+    best_edges,
 };

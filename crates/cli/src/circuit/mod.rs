@@ -16,7 +16,7 @@ use super::progress::progress;
 use super::terminal::note;
 use super::{CliResult, Failure, load};
 use hooklens_analysis::attribution::{EdgeGraph, EdgeScores};
-use hooklens_analysis::circuits::{Circuit, Selection};
+use hooklens_analysis::circuits::{Circuit, Selection, best_edges};
 use hooklens_analysis::statistics::Statistics;
 use hooklens_model::error::Error;
 use hooklens_model::tokens::read_json;
@@ -198,13 +198,7 @@ fn chosen(args: &CircuitArgs, scores: &EdgeScores) -> Result<Circuit, Failure> {
     if count > edges {
         note(format!("the model has only {edges} edges, fewer than --keep {count}"));
     }
-    let circuit = match args.select {
-        SelectArg::Top => Circuit::top(scores, count),
-        SelectArg::MostHelpful => Circuit::most_helpful(scores, count),
-        SelectArg::Greedy => Circuit::greedy(scores, count),
-        SelectArg::GreedyHelpful => Circuit::greedy_helpful(scores, count),
-    };
-    let circuit = circuit.map_err(Error::from)?;
+    let circuit = best_edges(scores, args.select.selection(), count).map_err(Error::from)?;
     let pruned = circuit.pruned();
     if pruned.len() < circuit.len() {
         note(format!(

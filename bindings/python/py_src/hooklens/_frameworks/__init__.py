@@ -6,12 +6,11 @@ A framework is imported when one of its models is made, so `import hooklens` nee
 from __future__ import annotations
 
 import sys
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from .._native import Array
 
 
-@runtime_checkable
 class Framework(Protocol):
     """What hooklens needs from a framework. `Any` is the framework's array."""
 

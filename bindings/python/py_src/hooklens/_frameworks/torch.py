@@ -44,10 +44,10 @@ class Torch:
 
     def weight(self, array: Array) -> Any:
         # A copy, because torch has no read-only memory.
-        return torch.utils.dlpack.from_dlpack(array.__dlpack__()).clone().as_subclass(Weight)
+        return self.shared(array).clone().as_subclass(Weight)
 
     def writable(self, array: Array) -> Any:
-        return torch.utils.dlpack.from_dlpack(array.__dlpack__())
+        return self.shared(array)
 
     def copies(self, array: Array) -> bool:
         return False

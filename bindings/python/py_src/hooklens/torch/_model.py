@@ -18,7 +18,7 @@ class HookedTransformer(_model.HookedTransformer):
     _framework: ClassVar[Framework] = FRAMEWORK
 
     def _run(
-        self, made: dict[str, Any], return_type: Any, loss_per_token: bool, names: list[str] | None
+        self, made: dict[str, Any], return_type: Any, loss_per_token: bool
     ) -> tuple[Any, Any]:
         tracked = (
             torch.is_grad_enabled()
@@ -26,9 +26,9 @@ class HookedTransformer(_model.HookedTransformer):
             and all(made.get(name) is None for name in ("start_at_layer", "stop_at_layer", "kv_cache"))
         )
         if not tracked or (return_type != "logits" and not self._hooks.has_backward()):
-            return super()._run(made, return_type, loss_per_token, names)
-        made = {**made, "logits": "all", "loss": False, "loss_per_token": False}
-        logits, cache = super()._run(made, "logits", False, names)
+            return super()._run(made, return_type, loss_per_token)
+        made = {**made, "logits": True, "loss": False, "loss_per_token": False}
+        logits, cache = super()._run(made, "logits", False)
         logits = _Run.apply(torch.zeros((), requires_grad=True), logits, self, made)  # type: ignore[no-untyped-call]
         if return_type == "logits":
             return logits, cache

@@ -35,6 +35,19 @@ pub enum Selection {
     GreedyHelpful,
 }
 
+/// The circuit of the `count` best edges.
+///
+/// # Errors
+/// Fails for scores that are not finite.
+pub fn best_edges(scores: &EdgeScores, selection: Selection, count: usize) -> Result<Circuit, CircuitError> {
+    match selection {
+        Selection::Top => Circuit::top(scores, count),
+        Selection::MostHelpful => Circuit::most_helpful(scores, count),
+        Selection::Greedy => Circuit::greedy(scores, count),
+        Selection::GreedyHelpful => Circuit::greedy_helpful(scores, count),
+    }
+}
+
 /// Faithfulness of circuits that keep growing shares of the edges (Mueller et al. 2025, MIB).
 ///
 /// ```
@@ -78,16 +91,8 @@ impl Patching<'_> {
         }
         shares.sort_by(f64::total_cmp);
         let edges = scores.graph().len();
-        let of = |share: &f64| {
-            let count = (edges as f64 * share) as usize;
-            match selection {
-                Selection::Top => Circuit::top(scores, count),
-                Selection::MostHelpful => Circuit::most_helpful(scores, count),
-                Selection::Greedy => Circuit::greedy(scores, count),
-                Selection::GreedyHelpful => Circuit::greedy_helpful(scores, count),
-            }
-        };
-        let circuits = shares.iter().map(|share| Ok(of(share)?.pruned())).collect::<Result<Vec<_>, CircuitError>>()?;
+        let of = |share: &f64| Ok(best_edges(scores, selection, (edges as f64 * share) as usize)?.pruned());
+        let circuits = shares.iter().map(of).collect::<Result<Vec<_>, CircuitError>>()?;
         let runs = self.run_circuits(&circuits)?;
         Ok(FaithfulnessCurve { shares, circuits, runs })
     }

@@ -8,6 +8,6 @@ mod stability;
 
 pub use adversary::{AdversarialAblation, Adversary};
 pub use completeness::Completeness;
-pub use faithfulness::{FaithfulnessCurve, MIB_SHARES, Selection};
+pub use faithfulness::{FaithfulnessCurve, MIB_SHARES, Selection, best_edges};
 pub use runs::CircuitRuns;
 pub use stability::Stability;

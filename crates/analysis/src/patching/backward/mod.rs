@@ -146,12 +146,16 @@ impl Backward {
         }
     }
 
-    /// The estimate, from the effects by each pass.
-    pub(crate) fn combined(self, effects: &[f64]) -> f64 {
-        match self {
-            Backward::Gradient | Backward::Relp { .. } => effects.iter().sum(),
-            Backward::GradDrop => grad_drop::mean_magnitude(effects),
-        }
+    /// The estimate for each site, from the effects on the sites by each pass.
+    pub(crate) fn combined(self, by_pass: &[Vec<f64>]) -> Vec<f64> {
+        let of_site = |site: usize| {
+            let effects: Vec<f64> = by_pass.iter().map(|effects| effects[site]).collect();
+            match self {
+                Backward::Gradient | Backward::Relp { .. } => effects.iter().sum(),
+                Backward::GradDrop => grad_drop::mean_magnitude(&effects),
+            }
+        };
+        (0..by_pass.first().map_or(0, Vec::len)).map(of_site).collect()
     }
 
     /// Hooks that change how gradients are propagated without cutting the pass.
