@@ -1,14 +1,14 @@
 //! Runs with gradients of a Python metric.
 
 use burn::tensor::Tensor;
-use hooklens::{ForwardOptions, HookedModel, lm_cross_entropy_loss};
+use hooklens::{ForwardOptions, HookedModel, Input, lm_cross_entropy_loss};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::array::Array;
 use crate::enter::enter;
 use crate::hooks::{PythonHook, hooks_of};
-use crate::input::{Given, tokens_of};
+use crate::input::tokens_of;
 use crate::model::Model;
 use crate::run::{Plain, Recorded, RunOutput};
 
@@ -16,18 +16,17 @@ use crate::run::{Plain, Recorded, RunOutput};
 impl Model {
     /// Runs the model, then its backward pass from the gradient of a metric. `gradient` is called with the logits,
     /// `[batch, pos, d_vocab]`, and returns the metric's gradient with respect to them, an array of the same shape.
-    /// Without it, the metric is the mean loss.
-    #[pyo3(signature = (input, *, mask=None, hooks=vec![], record=None, gradient=None, tokens=None))]
+    /// Without it, the metric is the mean loss, which is returned too.
+    #[pyo3(signature = (input, *, mask=None, hooks=vec![], record=None, gradient=None))]
     #[allow(clippy::too_many_arguments)]
     fn run_with_gradients(
         &self,
         py: Python<'_>,
-        input: Given,
+        input: Vec<Vec<u32>>,
         mask: Option<Vec<Vec<bool>>>,
         hooks: Vec<PythonHook>,
         record: Option<Recorded>,
         gradient: Option<Py<PyAny>>,
-        tokens: Option<Vec<Vec<u32>>>,
     ) -> PyResult<RunOutput> {
         let model = self.shared();
         let made = enter(py, || {
@@ -35,15 +34,16 @@ impl Model {
             if let Some(record) = record {
                 options = options.record(record.record());
             }
-            let tokens = tokens.map(|rows| tokens_of(rows, mask.clone())).transpose()?;
-            let input = input.into_input(mask)?;
+            if gradient.is_none() {
+                options = options.loss();
+            }
+            let tokens = tokens_of(input, mask)?;
             // The scalar cannot fail, so an exception in the function is kept until the run has ended.
             let mut failed = None;
-            let made = model.run_with_gradients(input, options, |logits| {
-                let scalar = match (&gradient, &tokens) {
-                    (Some(gradient), _) => weighted(gradient, &logits),
-                    (None, Some(tokens)) => lm_cross_entropy_loss(&logits, tokens),
-                    (None, None) => Ok(logits.clone().sum()),
+            let made = model.run_with_gradients(Input::from(tokens.clone()), options, |logits| {
+                let scalar = match &gradient {
+                    Some(gradient) => weighted(gradient, &logits),
+                    None => lm_cross_entropy_loss(&logits, &tokens),
                 };
                 scalar.unwrap_or_else(|error| {
                     failed = Some(error);

@@ -47,6 +47,24 @@ def test_mask_of_the_caller_is_used(model):
     assert near(model(tokens, attention_mask=mask)[0, -1], model(np.delete(tokens, 4, 1))[0, -1])
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_gradients_are_those_of_the_loss_of_real_tokens(model, side):
+    tokens = model.to_tokens(TEXTS, padding_side=side)
+    name = "blocks.1.hook_resid_post"
+    loss, cache = model.run_with_cache(tokens, return_type="loss", incl_bwd=True, names_filter=name)
+    assert near(loss, model(tokens, return_type="loss"))
+    for option in ({"pos_slice": -1}, {"loss_per_token": True}):
+        with pytest.raises(ValueError, match="whole activations|mean loss"):
+            model.run_with_cache(tokens, return_type="loss", incl_bwd=True, **option)
+    stream, slope, step = cache[name], cache[f"{name}_grad"], 1e-2
+
+    def moved(by):
+        return model(stream + by * slope, start_at_layer=2, tokens=tokens, return_type="loss")
+
+    change = (moved(step) - moved(-step)) / (2 * step)
+    assert near(change / (slope**2).sum(), 1.0, 1e-2)
+
+
 def test_cached_run_equals_whole_run(model):
     tokens = model.to_tokens(CLEAN)
     cache = HookedTransformerKeyValueCache.init_cache(model.cfg, batch_size=1)

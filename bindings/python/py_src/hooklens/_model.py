@@ -130,15 +130,18 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         names = self._hooks.resolve(names_filter)
         positions = Slice(pos_slice)
         if incl_bwd:
-            return self._run_with_loss_gradients(input, names, remove_batch_dim, return_cache_object, options)
+            if loss_per_token:
+                raise ValueError("incl_bwd takes gradients of the mean loss, so it cannot be combined with loss_per_token")
+            return self._run_with_loss_gradients(
+                input, names, positions, remove_batch_dim, return_cache_object, options
+            )
         made = self._options(input, return_type, loss_per_token, **options)
         if names_filter is None or callable(names_filter):
             n_layers = self.cfg.n_layers
             given = (made["start_at_layer"], made["stop_at_layer"])
             start, stop = (at + n_layers if at is not None and at < 0 else at for at in given)
             names = self._hooks.within(names, start, stop)
-        recorded = None if positions.mode == "identity" else positions.indices(self._length(made["input"]))
-        made["record"] = _record(names, recorded, remove_batch_dim)
+        made["record"] = _record(names, self._recorded(positions, made["input"]), remove_batch_dim)
         result, native = self._run(made, return_type, loss_per_token)
         if clear_contexts:
             self.clear_contexts()
@@ -413,19 +416,22 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         return Output(logits, loss) if return_type == "both" else logits
 
     def _run_with_loss_gradients(
-        self, input: Any, names: list[str], remove_batch_dim: bool, as_object: bool, options: Mapping[str, Any]
+        self,
+        input: Any,
+        names: list[str],
+        positions: Slice,
+        remove_batch_dim: bool,
+        as_object: bool,
+        options: Mapping[str, Any],
     ) -> tuple[Any, Any]:
         made = self._options(input, "loss", False, **options)
         unsupported = [name for name in ("start_at_layer", "stop_at_layer", "kv_cache") if made.get(name) is not None]
         if unsupported:
             raise NotImplementedError(f"incl_bwd cannot be combined with {', '.join(unsupported)}")
-        output = self._run_gradients(
-            made["input"], mask=made["mask"], record=_record(names, None, remove_batch_dim), tokens=made["input"]
-        )
-        assert output.output is not None
-        logits = self._framework.shared(output.output)
-        loss = self.loss_fn(logits, self._framework.tokens(made["input"]))
-        return loss, self._cache(output.cache, {}, as_object, Slice())
+        record = _record(names, self._recorded(positions, made["input"]), remove_batch_dim)
+        output = self._run_gradients(made["input"], mask=made["mask"], record=record)
+        assert output.loss is not None
+        return self._framework.shared(output.loss)[0], self._cache(output.cache, {}, as_object, positions)
 
     def run_with_gradients(
         self,
@@ -472,8 +478,10 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         cache = ActivationCache(native, self, tokens=rows if whole else None)
         return cache if as_object else cache.cache_dict
 
-    def _length(self, input: Any) -> int:
-        return len(input[0]) if isinstance(input, list) else int(input.shape[1])
+    def _recorded(self, positions: Slice, input: Any) -> list[int] | None:
+        """The positions to record; all if `None`."""
+        length = len(input[0]) if isinstance(input, list) else int(input.shape[1])
+        return None if positions.mode == "identity" else positions.indices(length)
 
     def patching(self, clean: Any, corrupted: Any, **metric: Any) -> Patching:
         """Patching of pairs of prompts, with sweeps, attribution, edge scores and circuits. See `Patching`."""

@@ -425,11 +425,11 @@ class Model:
         """
         Runs the model.
         """
-    def run_with_gradients(self, /, input: str | SupportsGetItem[int, str] | SupportsGetItem[int, SupportsGetItem[int, SupportsIndex]] | Array, *, mask: SupportsGetItem[int, SupportsGetItem[int, bool]] | None = None, hooks: SupportsGetItem[int, Incomplete] = ..., record: Incomplete | None = None, gradient: Any | None = None, tokens: SupportsGetItem[int, SupportsGetItem[int, SupportsIndex]] | None = None) -> RunOutput:
+    def run_with_gradients(self, /, input: SupportsGetItem[int, SupportsGetItem[int, SupportsIndex]], *, mask: SupportsGetItem[int, SupportsGetItem[int, bool]] | None = None, hooks: SupportsGetItem[int, Incomplete] = ..., record: Incomplete | None = None, gradient: Any | None = None) -> RunOutput:
         """
         Runs the model, then its backward pass from the gradient of a metric. `gradient` is called with the logits,
         `[batch, pos, d_vocab]`, and returns the metric's gradient with respect to them, an array of the same shape.
-        Without it, the metric is the mean loss.
+        Without it, the metric is the mean loss, which is returned too.
         """
     def save_pretrained(self, /, folder: str | PathLike[str]) -> None:
         """
