@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Is it the same circuit on other prompts, and does it survive an adversary?
     let circuit = Circuit::top(&scores, 47)?.pruned();
     let stability = scores.stability(&Statistics::new().resamples(500), circuit.len())?;
-    let stable = stability.inclusion.iter().filter(|(_, _, share)| *share >= 0.95).count();
+    let stable = stability.inclusion.iter().filter(|(_, share)| *share >= 0.95).count();
     println!("{circuit}; Jaccard {:.2} over resampled prompts, {stable} edges in 95 % of them", stability.jaccard);
     let found = patching.adversarial_ablation(&circuit, &Adversary::new().steps(10))?;
     println!("faithfulness {:.2}; the worst {} edges ablated: {:.2}", found.all, found.ablated.len(), found.worst);

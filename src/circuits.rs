@@ -19,7 +19,8 @@
 
 pub use hooklens_analysis::circuits::{
     AdversarialAblation, Adversary, Biases, Circuit, CircuitError, CircuitRuns, Circuits, Completeness, Composition,
-    Discovery, FactoredMatrix, FaithfulnessCurve, LearnedMasks, MIB_SHARES, MatrixError, Selection, Stability,
+    Discovery, FactoredMatrix, FaithfulnessCurve, LearnedMasks, MIB_SHARES, MatrixError, MissedEffect, NodeCircuit,
+    Selection, Stability,
 };
 #[cfg(feature = "decompositions")]
 pub use hooklens_analysis::circuits::{Directions, WeightMatrix};

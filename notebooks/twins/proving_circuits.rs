@@ -33,7 +33,7 @@ let points: Vec<(f64, f64, f64, f64)> = curve.shares.iter().zip(&faithfulness).z
 let circuit = Circuit::top(&scores, 47)?.pruned();
 (&(CircuitDiagram::new(&circuit, Some(&scores))?.title("47 of 479 edges"))).displayed();
 let stability = scores.stability(&Statistics::new().resamples(500), circuit.len())?;
-let stable = stability.inclusion.iter().filter(|(_, _, share)| *share >= 0.95).count();
+let stable = stability.inclusion.iter().filter(|(_, share)| *share >= 0.95).count();
 println!("{circuit}; Jaccard {:.2} over resampled prompts, {stable} edges in 95 % of them", stability.jaccard);
 let found = patching(&model, &prompts)?.adversarial_ablation(&circuit, &Adversary::new().steps(10))?;
 println!("faithfulness {:.2}; with the worst {} edges outside ablated {:.2}", found.all, found.ablated.len(), found.worst);

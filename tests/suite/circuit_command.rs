@@ -68,6 +68,56 @@ fn every_method_and_ablation_reports() {
 }
 
 #[test]
+fn circuits_of_nodes_are_found_and_proven_again() {
+    let folder = tempfile::tempdir().unwrap();
+    for arguments in [
+        &["--nodes", "heads", "--by-position", "--method", "exact"][..],
+        &["--nodes", "mlps", "--share", "0.5", "--ablate", "zero"],
+        &["--nodes", "neurons", "--method", "relp", "--select", "most-helpful"],
+        &[
+            "--nodes",
+            "latents",
+            "--dictionary",
+            "embedded:ioi-transcoders",
+            "--method",
+            "grad-drop",
+            "--ablate",
+            "zero",
+        ],
+    ] {
+        let with = |more: &[&str]| {
+            let (code, stdout, stderr) = circuit(folder.path(), &[&["--ioi", "4", "--json"], arguments, more].concat());
+            assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+            serde_json::from_str::<Value>(&stdout).unwrap()
+        };
+        let found = with(&["--save", "nodes.json", "--out", "nodes.csv"]);
+        let nodes = found["nodes"].as_array().unwrap();
+        let csv = std::fs::read_to_string(folder.path().join("nodes.csv")).unwrap();
+        assert_eq!(csv.lines().count(), nodes.len() + 1);
+        assert!(!nodes.is_empty() && nodes[0]["interval"].is_array(), "{found}");
+        let kept: Vec<&str> = arguments
+            .iter()
+            .copied()
+            .filter(|word| !["--method", "exact", "relp", "grad-drop"].contains(word))
+            .collect();
+        let kept: Vec<&str> = match kept.iter().position(|word| ["--share", "--select"].contains(word)) {
+            Some(at) => [&kept[..at], &kept[at + 2..]].concat(),
+            None => kept,
+        };
+        let (code, stdout, stderr) =
+            circuit(folder.path(), &[&["--ioi", "4", "--json", "--circuit", "nodes.json"], &kept[..]].concat());
+        assert_eq!(code, Some(0), "{kept:?}: {stderr}");
+        let again: Value = serde_json::from_str(&stdout).unwrap();
+        let [first, second] = [&found, &again].map(|own| own["faithfulness"].as_f64().unwrap());
+        assert!((first - second).abs() < 1e-6, "{arguments:?}: {first}, {second}");
+        assert!(again["curve"].is_null() && again["nodes"].as_array().unwrap().len() == nodes.len());
+    }
+    let (code, stdout, stderr) = circuit(folder.path(), &["--ioi", "4", "--nodes", "heads", "--out", "curve.svg"]);
+    assert!(code == Some(0) && stdout.contains("no node outside has an effect above"), "{stdout} {stderr}");
+    assert!(std::fs::read_to_string(folder.path().join("curve.svg")).unwrap().contains("share of the nodes"));
+}
+
+#[test]
 fn budgets_and_estimates_stop_before_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let (code, stdout, stderr) = circuit(folder.path(), &["--ioi", "5", "--dry-run", "--save", "c.json"]);
@@ -104,6 +154,14 @@ fn circuits_that_do_not_fit_are_refused() {
         (&[ioi[0], ioi[1], "--diagram", "d.csv"], 2, "must end in .svg, .png or .html"),
         (&[ioi[0], ioi[1], "--share", "1", "--diagram", "d.svg", "--ablate", "zero"], 0, ""),
         (&[ioi[0], ioi[1], "--share", "1.5"], 2, "--share is 1.5"),
+        (&[ioi[0], ioi[1], "--nodes", "latents"], 2, "--nodes latents requires --dictionary"),
+        (&[ioi[0], ioi[1], "--by-position"], 2, "--nodes"),
+        (&[ioi[0], ioi[1], "--method", "attribution"], 2, "require --nodes"),
+        (&[ioi[0], ioi[1], "--nodes", "heads", "--method", "acdc"], 2, "the others score edges"),
+        (&[ioi[0], ioi[1], "--nodes", "heads", "--steps", "2"], 2, "--nodes has no --steps"),
+        (&[ioi[0], ioi[1], "--nodes", "heads", "--select", "greedy"], 1, "which have no edges"),
+        (&[ioi[0], ioi[1], "--nodes", "heads", "--circuit", "edge.json"], 1, "not a circuit"),
+        (&[ioi[0], ioi[1], "--nodes", "heads", "--budget", "10"], 2, "more than --budget 10"),
         (&[ioi[0], ioi[1], "--share", "nan"], 2, "--share is NaN"),
         (
             &[ioi[0], ioi[1], "--method", "acdc", "--threshold", "1", "--save-mib", "m.json"],

@@ -98,8 +98,8 @@ fn planted_edges_survive_resampling() {
     let scores = patching.discover(&Discovery::EapIg(5)).unwrap();
     let stability = scores.stability(&Statistics::new().resamples(500), 5).unwrap();
     for (sender, receiver) in scores.graph().edges() {
-        let is = |(from, to, _): &&(Sender, Receiver, f64)| (*from, *to) == (sender, receiver);
-        let share = stability.inclusion.iter().find(is).map_or(0.0, |(_, _, share)| *share);
+        let found = stability.inclusion.iter().find(|(edge, _)| *edge == (sender, receiver));
+        let share = found.map_or(0.0, |(_, share)| *share);
         let right = if is_induction(sender, receiver) { share >= 0.95 } else { share <= 0.05 };
         assert!(right, "{sender} -> {receiver}: {share}");
     }
@@ -136,7 +136,7 @@ fn impossible_proofs_are_refused() {
     let error = one.acdc(f64::NAN).unwrap_err().to_string();
     assert!(error.contains("the threshold is NaN"), "{error}");
     let error = one.faithfulness(&scores, Default::default(), &[1.5]).unwrap_err().to_string();
-    assert!(error.contains("the share of edges is 1.5"), "{error}");
+    assert!(error.contains("the share to keep is 1.5"), "{error}");
     let metric = Metric::logit_diff(&model, 1, 2).unwrap();
     let zero = Patching::ablating(&model, vec![vec![3, 4, 1]], Ablation::Zero, metric).unwrap();
     assert!(zero.discover(&Discovery::Eap).is_err());

@@ -56,6 +56,7 @@ mod marian;
 mod narrow;
 mod neuronpedia;
 mod newer_files;
+mod node_circuits;
 mod numpy;
 mod object_stores;
 mod outputs;

@@ -35,6 +35,8 @@ fn cases() -> Vec<Case> {
         case("edges", "attribute --to edges --ioi 2"),
         case("circuit", "circuit --ioi 2 --subsets 2 --adversary-steps 1 --minimality --keep 12"),
         case("circuit", "circuit --ioi 1 --subsets 0 --adversary-steps 0 --method acdc --threshold 0.5"),
+        case("node_circuit", "circuit --ioi 3 --nodes heads --keep 4"),
+        case("node_circuit", "circuit --ioi 1 --nodes neurons --by-position --subsets 0 --ablate zero"),
         case("lens", "lens --prompt PROMPT --answer Mary"),
         case("lens", "lens --tokens 1,2,3"),
         case("heads", "heads"),
@@ -169,10 +171,9 @@ fn every_command_with_json_is_tried() {
 #[test]
 fn files_hold_what_json_prints() {
     let folder = folder();
-    for case in cases()
-        .iter()
-        .filter(|case| ["patch", "attribute", "edges", "circuit", "lens", "heads", "attention"].contains(&case.result))
-    {
+    for case in cases().iter().filter(|case| {
+        ["patch", "attribute", "edges", "circuit", "node_circuit", "lens", "heads", "attention"].contains(&case.result)
+    }) {
         let output = ran(case, &["--json", "--out", "result.json"], folder.path());
         assert!(output.status.success(), "{:?}: {}", case.arguments, text(&output.stderr));
         let printed: Value = serde_json::from_slice(&output.stdout).unwrap();

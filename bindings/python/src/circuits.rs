@@ -62,7 +62,10 @@ impl EdgeScores {
     #[pyo3(signature = (count, resamples=200, seed=0))]
     fn stability(&self, py: Python<'_>, count: usize, resamples: usize, seed: u64) -> PyResult<(Vec<Edge>, f64)> {
         let stability = enter(py, || self.scores.stability(&Statistics::new().resamples(resamples).seed(seed), count))?;
-        Ok((stability.inclusion.into_iter().map(named).collect(), stability.jaccard))
+        Ok((
+            stability.inclusion.into_iter().map(|((from, to), share)| named((from, to, share))).collect(),
+            stability.jaccard,
+        ))
     }
 }
 

@@ -53,6 +53,17 @@ impl LabeledAxis {
     pub fn numbered(name: impl Into<String>, len: usize) -> Self {
         Self::new(name, (0..len).map(|place| place.to_string()))
     }
+
+    /// The first index at which another axis of the same length has a different label. Labels of positions, such as
+    /// `3 gave`, may differ in the token.
+    pub(crate) fn differs_at(&self, other: &Self) -> Option<usize> {
+        let differ = |(place, (own, other)): (usize, (&String, &String))| {
+            let number = place.to_string();
+            let is_position = |label: &str| label == number || label.starts_with(&format!("{number} "));
+            own != other && !(is_position(own) && is_position(other))
+        };
+        self.labels.iter().zip(&other.labels).enumerate().position(differ)
+    }
 }
 
 impl LabeledArray {

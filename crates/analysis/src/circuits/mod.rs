@@ -1,4 +1,5 @@
-//! QK and OV circuits (Elhage et al. 2021): what a head attends to and what it moves, computed from its weights.
+//! Circuits: parts of a model that do a task, discovered and proven; and QK and OV circuits (Elhage et al. 2021), which
+//! say what a head attends to and what it moves, computed from its weights.
 
 mod circuit;
 mod circuit_json;
@@ -11,6 +12,7 @@ mod discovery;
 mod edge_names;
 mod edge_run;
 mod factored_matrix;
+mod nodes;
 mod of_model;
 mod proof;
 
@@ -21,6 +23,7 @@ pub use composition::Composition;
 pub use directions::{Directions, WeightMatrix};
 pub use discovery::{Discovery, LearnedMasks};
 pub use factored_matrix::FactoredMatrix;
+pub use nodes::{MissedEffect, NodeCircuit};
 pub use of_model::{Biases, Circuits};
 pub use proof::{
     AdversarialAblation, Adversary, CircuitRuns, Completeness, FaithfulnessCurve, MIB_SHARES, Selection, Stability,

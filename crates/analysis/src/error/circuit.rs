@@ -20,7 +20,7 @@ pub enum CircuitError {
     /// The model lacks the component.
     #[error("the model has no {kind} `{given}`{}", did_you_mean(nearest))]
     Unknown {
-        /// `sender`, `receiver`, `component` or `edge`.
+        /// `sender`, `receiver`, `component`, `edge` or `node`.
         kind: &'static str,
         /// The name.
         given: String,
@@ -56,8 +56,8 @@ pub enum CircuitError {
         /// Hash of the model's weights.
         expected: String,
     },
-    /// The share of edges is not between 0 and 1.
-    #[error("the share of edges is {given}, but must be at least 0 and at most 1")]
+    /// The share of edges or nodes is not between 0 and 1.
+    #[error("the share to keep is {given}, but must be at least 0 and at most 1")]
     Share {
         /// The share.
         given: f64,
@@ -71,6 +71,22 @@ pub enum CircuitError {
         receiver: String,
         /// The score.
         value: f64,
+    },
+    /// A node's score is NaN or infinite.
+    #[error("the score of {node} is {value}, not a finite number")]
+    NodeNotFinite {
+        /// The node.
+        node: String,
+        /// The score.
+        value: f64,
+    },
+    /// Nodes belong to other sites.
+    #[error("the nodes of {whose} are others: {what}")]
+    OtherNodes {
+        /// What was combined with the circuit.
+        whose: &'static str,
+        /// The difference.
+        what: String,
     },
     /// Faithfulness is undefined: the metric is the same in the whole model and with all edges ablated.
     #[error(

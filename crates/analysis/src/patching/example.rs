@@ -69,6 +69,12 @@ impl<M: Patchable> Example<'_, M> {
         }
     }
 
+    /// Runs the example without patches, from the beginning. Returns the recording and the metric.
+    pub(crate) fn unpatched(&self, points: Selection) -> Result<(ActivationCache, f64)> {
+        let base = BaseRun::whole(self.model, self, points)?;
+        Ok((base.recorded, self.read(base.logits, "without a patch")?))
+    }
+
     /// Computes the metric from the logits of a run on this prompt or its source.
     pub(super) fn read(&self, logits: Tensor<3>, which: &str) -> Result<f64> {
         Ok(read_values(self.metric.judge(logits, self.number)?, self.number, |_| which.to_string())?[0])

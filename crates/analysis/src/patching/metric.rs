@@ -218,7 +218,7 @@ impl Metric {
 }
 
 /// Reads the values to the host and fails if one is NaN. `site` describes what was patched in a row.
-pub(super) fn read_values(values: Tensor<1>, example: usize, site: impl Fn(usize) -> String) -> Result<Vec<f64>> {
+pub(crate) fn read_values(values: Tensor<1>, example: usize, site: impl Fn(usize) -> String) -> Result<Vec<f64>> {
     let unreadable = |source: BoxError| HookError::Io { name: "the metric".into(), source };
     let data = hooklens_hooks::read(values).map_err(|e| unreadable(e.into()))?.convert::<f64>();
     let values = data.try_into_vec::<f64>().map_err(|e| unreadable(e.into()))?;

@@ -23,6 +23,7 @@ mod sweep;
 pub use crate::error::PatchError;
 pub use backward::Backward;
 pub use metric::Metric;
+pub(crate) use metric::read_values;
 pub use model::PatchModel;
 pub use path::Freeze;
 pub use prompts::PatchPrompts;

@@ -75,14 +75,12 @@ impl PatchingResult {
                 if axis.labels.len() != other.labels.len() {
                     return Err(wrong("their axis lengths differ"));
                 }
+                if axis.differs_at(other).is_some() {
+                    return Err(wrong("their axis labels differ"));
+                }
                 for (place, (label, other)) in axis.labels.iter_mut().zip(&other.labels).enumerate() {
-                    let number = place.to_string();
-                    let position = |label: &str| label == number || label.starts_with(&format!("{number} "));
                     if label != other {
-                        if !(position(label) && position(other)) {
-                            return Err(wrong("their axis labels differ"));
-                        }
-                        *label = number;
+                        *label = place.to_string();
                     }
                 }
             }
@@ -294,7 +292,7 @@ impl PatchingResult {
     }
 
     /// All axes except the example axis.
-    pub(super) fn swept_axes(&self) -> &[LabeledAxis] {
+    pub(crate) fn swept_axes(&self) -> &[LabeledAxis] {
         let axes = self.values.axes();
         &axes[..axes.len() - 1]
     }

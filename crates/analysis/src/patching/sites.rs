@@ -47,8 +47,13 @@ impl Sites {
         self
     }
 
+    /// The swept axes.
+    pub(crate) fn axes(&self) -> &[Axis] {
+        &self.axes
+    }
+
     /// The selected points.
-    pub(super) fn selection(&self) -> &Selection {
+    pub(crate) fn selection(&self) -> &Selection {
         &self.selection
     }
 

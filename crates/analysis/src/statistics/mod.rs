@@ -48,8 +48,8 @@ impl Interval {
 pub struct Statistics {
     resamples: usize,
     permutations: usize,
-    confidence: f64,
-    seed: u64,
+    pub(crate) confidence: f64,
+    pub(crate) seed: u64,
     bias_corrected: bool,
 }
 

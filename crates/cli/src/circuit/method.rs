@@ -1,17 +1,19 @@
 //! How a circuit is discovered.
 
+use std::fmt;
+
 use clap::{Args, ValueEnum};
 
 use crate::{CliResult, Failure};
 use hooklens_analysis::attribution::{EdgeGraph, EdgeScores};
 use hooklens_analysis::circuits::{Circuit, Discovery, LearnedMasks};
-use hooklens_analysis::patching::Patching;
+use hooklens_analysis::patching::{Backward, Patching};
 
 #[derive(Debug, Args)]
 pub(super) struct MethodArgs {
-    /// How edges are scored
-    #[arg(long, value_enum, default_value = "mask-gradients", conflicts_with = "circuit")]
-    method: MethodArg,
+    /// How edges or nodes are scored; by default mask-gradients, with --nodes attribution
+    #[arg(long, value_enum, conflicts_with = "circuit")]
+    method: Option<MethodArg>,
     /// Number of steps: of the integral for eap-ig and mask-gradients (5 by default), of the training for learned-masks
     /// (300 by default)
     #[arg(long, value_name = "N", conflicts_with = "circuit")]
@@ -29,14 +31,36 @@ enum MethodArg {
     Eap,
     /// Edge attribution patching with integrated gradients of the embeddings
     EapIg,
-    /// Edge attribution patching with the rules of layer-wise relevance propagation
+    /// Attribution patching with the rules of layer-wise relevance propagation
     Relp,
-    /// Ablate each edge alone
+    /// Ablate each edge or node alone
     Exact,
     /// Train a mask that keeps --share of the edges
     LearnedMasks,
     /// Remove edges one after another, from the logits backward; slow
     Acdc,
+    /// Attribution patching of nodes
+    Attribution,
+    /// Attribution patching of nodes, without each layer in turn
+    GradDrop,
+}
+
+/// How nodes are scored.
+pub(super) enum NodeMethod {
+    Gradients(Backward),
+    Exact,
+}
+
+/// The method's name, for messages.
+impl fmt::Display for NodeMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NodeMethod::Gradients(Backward::GradDrop) => "attribution patching with GradDrop",
+            NodeMethod::Gradients(Backward::Relp { .. }) => "RelP",
+            NodeMethod::Gradients(_) => "attribution patching",
+            NodeMethod::Exact => "exact ablation of each node",
+        })
+    }
 }
 
 /// What was discovered: scores or, with ACDC, a circuit.
@@ -48,7 +72,10 @@ pub(super) enum Found {
 impl MethodArgs {
     pub(super) fn check(&self) -> CliResult {
         let wrong = |message: &str| Err(Failure::Usage(message.into()));
-        match (self.method, self.steps, self.threshold) {
+        match (self.of_edges(), self.steps, self.threshold) {
+            (MethodArg::Attribution | MethodArg::GradDrop, ..) => {
+                wrong("--method attribution and --method grad-drop require --nodes; use eap for edges")
+            }
             (MethodArg::Acdc, _, None) => wrong("--method acdc requires --threshold"),
             (MethodArg::Acdc, Some(_), _) | (MethodArg::Eap | MethodArg::Relp | MethodArg::Exact, Some(_), _) => {
                 wrong("--steps requires --method mask-gradients, eap-ig or learned-masks")
@@ -58,10 +85,31 @@ impl MethodArgs {
         }
     }
 
+    fn of_edges(&self) -> MethodArg {
+        self.method.unwrap_or(MethodArg::MaskGradients)
+    }
+
+    /// The method for nodes.
+    pub(super) fn of_nodes(&self) -> Result<NodeMethod, Failure> {
+        if self.steps.is_some() || self.threshold.is_some() {
+            return Err(Failure::Usage("--nodes has no --steps or --threshold".into()));
+        }
+        Ok(match self.method.unwrap_or(MethodArg::Attribution) {
+            MethodArg::Attribution => NodeMethod::Gradients(Backward::default()),
+            MethodArg::GradDrop => NodeMethod::Gradients(Backward::GradDrop),
+            MethodArg::Relp => NodeMethod::Gradients(Backward::Relp { frozen_patterns: false }),
+            MethodArg::Exact => NodeMethod::Exact,
+            _ => {
+                let message = "--nodes requires --method attribution, grad-drop, relp or exact; the others score edges";
+                return Err(Failure::Usage(message.into()));
+            }
+        })
+    }
+
     /// The method; `None` for ACDC. `share` is the share of edges to keep.
     fn discovery(&self, share: f64) -> Option<Discovery> {
         let steps = self.steps.unwrap_or(5);
-        Some(match self.method {
+        Some(match self.of_edges() {
             MethodArg::MaskGradients => Discovery::MaskGradients(steps),
             MethodArg::Eap => Discovery::Eap,
             MethodArg::EapIg => Discovery::EapIg(steps),
@@ -71,7 +119,7 @@ impl MethodArgs {
                 let settings = LearnedMasks::new().keep(share);
                 Discovery::LearnedMasks(self.steps.map_or(settings.clone(), |steps| settings.steps(steps)))
             }
-            MethodArg::Acdc => return None,
+            MethodArg::Acdc | MethodArg::Attribution | MethodArg::GradDrop => return None,
         })
     }
 
@@ -90,7 +138,7 @@ impl MethodArgs {
 
     /// The method's name, for messages.
     pub(super) fn name(&self) -> String {
-        match self.method {
+        match self.of_edges() {
             MethodArg::MaskGradients => format!("mask gradients, {} steps", self.steps.unwrap_or(5)),
             MethodArg::Eap => "EAP".into(),
             MethodArg::EapIg => format!("EAP-IG, {} steps", self.steps.unwrap_or(5)),
@@ -98,6 +146,7 @@ impl MethodArgs {
             MethodArg::Exact => "exact ablation of each edge".into(),
             MethodArg::LearnedMasks => format!("learned masks, {} steps", self.steps.unwrap_or(300)),
             MethodArg::Acdc => format!("ACDC, threshold {}", self.threshold.unwrap_or(0.0)),
+            MethodArg::Attribution | MethodArg::GradDrop => "attribution patching".into(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `hooklens circuit`.
 
 mod method;
+mod nodes;
 mod proof;
 mod report;
 
@@ -23,6 +24,7 @@ use hooklens_model::tokens::read_json;
 use hooklens_plot::CircuitDiagram;
 
 use method::{Found, MethodArgs};
+use nodes::NodesArg;
 use proof::ProofArgs;
 
 #[derive(Debug, Args)]
@@ -38,15 +40,21 @@ pub(super) struct CircuitArgs {
     /// What ablated edges carry in the clean runs; by default, what they carry in the run on the corrupted prompt
     #[arg(long, value_enum)]
     pub(super) ablate: Option<AblateArg>,
+    /// Find a circuit of nodes instead of edges
+    #[arg(long, value_enum, conflicts_with_all = ["save_mib", "diagram", "minimality"])]
+    nodes: Option<NodesArg>,
+    /// With --nodes, one node per position
+    #[arg(long, requires = "nodes")]
+    by_position: bool,
     #[command(flatten)]
     method: MethodArgs,
-    /// Number of edges to keep
+    /// Number of edges or nodes to keep
     #[arg(long, value_name = "N", conflicts_with = "share")]
     pub(super) keep: Option<usize>,
-    /// Share of the model's edges to keep
+    /// Share of the model's edges or nodes to keep
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     pub(super) share: f64,
-    /// How edges are chosen from their scores
+    /// How edges or nodes are chosen from their scores
     #[arg(long, value_enum, default_value = "top")]
     pub(super) select: SelectArg,
     /// Prove the circuit in this file instead of discovering one (the program's own JSON or MIB's)
@@ -69,7 +77,7 @@ pub(super) struct CircuitArgs {
     /// Print the number of passes and stop
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Number of edges to print
+    /// Number of edges or nodes to print
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) top: usize,
     /// Print JSON
@@ -79,7 +87,7 @@ pub(super) struct CircuitArgs {
     pub(super) csv: CsvArg,
     #[command(flatten)]
     pub(super) picture: PngArg,
-    /// Write the result to a file: .json; .csv (the edges); .svg, .png or .html (the faithfulness curve)
+    /// Write the result to a file: .json; .csv (the edges or nodes); .svg, .png or .html (the faithfulness curve)
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
 }
@@ -117,11 +125,17 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
     if let Some(OutFile { path, kind: Kind::Json | Kind::Csv }) = &args.diagram {
         return Err(Failure::Usage(format!("--diagram {} must end in .svg, .png or .html", path.display())));
     }
-    args.method.check()?;
+    match args.nodes {
+        Some(_) => args.method.of_nodes().map(|_| ())?,
+        None => args.method.check()?,
+    }
     if !(0.0..=1.0).contains(&args.share) {
         return Err(Failure::Usage(format!("--share is {}, but must be at least 0 and at most 1", args.share)));
     }
     let model = load("circuit", &args.model, &args.dtype, args.process)?;
+    if let Some(nodes) = args.nodes {
+        return nodes::run(args, nodes, &model);
+    }
     let graph = EdgeGraph::of(&model)?;
     let given = args.circuit.as_deref().map(|path| read(path, &graph)).transpose()?;
     let bar = progress(1, "{msg:14} {bar:30} {percent} % {eta}");

@@ -13,9 +13,10 @@ use hooklens_model::error::Error;
 
 #[derive(Debug, Args)]
 pub(super) struct ProofArgs {
-    /// Number of random subsets of edges, for completeness and for ablating parts of what the circuit leaves out
+    /// Number of random subsets of edges, for completeness and for ablating parts of what the circuit leaves out; with
+    /// --nodes, of nodes outside the circuit
     #[arg(long, value_name = "N", default_value_t = 16)]
-    subsets: usize,
+    pub(super) subsets: usize,
     /// Number of steps of the search for the worst edges to ablate outside the circuit
     #[arg(long, value_name = "N", default_value_t = 20)]
     adversary_steps: usize,
@@ -41,8 +42,9 @@ pub(super) struct Proof {
     pub(super) minimality: Option<Vec<(Sender, Receiver, f64)>>,
 }
 
-pub(super) struct Curve {
-    pub(super) curve: FaithfulnessCurve,
+/// A faithfulness curve of circuits of edges or nodes, with what is reported about it.
+pub(super) struct Curve<C = Circuit> {
+    pub(super) curve: FaithfulnessCurve<C>,
     pub(super) faithfulness: Vec<f64>,
     pub(super) intervals: Option<Vec<Interval>>,
     pub(super) cpr: f64,
@@ -80,7 +82,10 @@ impl ProofArgs {
             interval: intervals.and_then(|intervals| intervals.first().copied()),
             metrics,
             curve: scores
-                .map(|scores| curve(patching, scores, selection, several.then_some(statistics)))
+                .map(|scores| {
+                    let curve = patching.faithfulness(scores, selection, &MIB_SHARES)?;
+                    Curve::of(curve, several.then_some(statistics))
+                })
                 .transpose()?,
             stability: stability.map(|scores| scores.stability(statistics, circuit.len())).transpose()?,
             adversary: patching.adversarial_ablation(circuit, &adversary)?,
@@ -90,23 +95,20 @@ impl ProofArgs {
     }
 }
 
-fn curve(
-    patching: &Patching<'_>,
-    scores: &EdgeScores,
-    selection: Selection,
-    statistics: Option<&Statistics>,
-) -> Result<Curve, Failure> {
-    let curve = patching.faithfulness(scores, selection, &MIB_SHARES)?;
-    let interval = |of: &dyn Fn(&Statistics) -> Result<Interval, hooklens_analysis::error::StatisticsError>| {
-        statistics.map(of).transpose().map_err(Error::from)
-    };
-    Ok(Curve {
-        faithfulness: curve.runs.faithfulness().map_err(Error::from)?,
-        intervals: statistics.map(|own| curve.runs.intervals(own)).transpose().map_err(Error::from)?,
-        cpr: curve.cpr().map_err(Error::from)?,
-        cmd: curve.cmd().map_err(Error::from)?,
-        cpr_interval: interval(&|own| curve.cpr_interval(own))?,
-        cmd_interval: interval(&|own| curve.cmd_interval(own))?,
-        curve,
-    })
+impl<C> Curve<C> {
+    /// `statistics` is `None` for a single prompt, which has no intervals.
+    pub(super) fn of(curve: FaithfulnessCurve<C>, statistics: Option<&Statistics>) -> Result<Self, Failure> {
+        let interval = |of: &dyn Fn(&Statistics) -> Result<Interval, hooklens_analysis::error::StatisticsError>| {
+            statistics.map(of).transpose().map_err(Error::from)
+        };
+        Ok(Self {
+            faithfulness: curve.runs.faithfulness().map_err(Error::from)?,
+            intervals: statistics.map(|own| curve.runs.intervals(own)).transpose().map_err(Error::from)?,
+            cpr: curve.cpr().map_err(Error::from)?,
+            cmd: curve.cmd().map_err(Error::from)?,
+            cpr_interval: interval(&|own| curve.cpr_interval(own))?,
+            cmd_interval: interval(&|own| curve.cmd_interval(own))?,
+            curve,
+        })
+    }
 }

@@ -42,7 +42,7 @@ pub(super) fn report(
                 "prompts": examples, "metric": metric, "unit": unit, "edges_of_model": circuit.graph().len(),
                 "clean": proof.metrics[0], "circuit": proof.metrics[1], "ablated": proof.metrics[2],
                 "faithfulness": proof.faithfulness, "faithfulness_interval": bounds(proof.interval.as_ref()),
-                "curve": proof.curve.as_ref().map(curve_json),
+                "curve": proof.curve.as_ref().map(|own| curve_json(own, "edges", Circuit::len)),
                 "stability": proof.stability.as_ref().map(|own| json!({
                     "jaccard": own.jaccard, "rank_correlation": own.rank_correlation,
                 })),
@@ -64,7 +64,7 @@ pub(super) fn report(
                 ));
             };
             let title = format!("faithfulness, {metric}, n = {examples}");
-            let plot = picture(curve)?.title(title);
+            let plot = picture(curve, "edges")?.title(title);
             args.picture.save(&plot, path, |path| plot.save(path))
         },
         text: |to: &mut Stdout| text(to, args, examples, circuit, proof, &edges),
@@ -101,7 +101,10 @@ fn edges(scores: Option<&EdgeScores>, circuit: &Circuit, proof: &Proof) -> Vec<E
         sender: edge.0,
         receiver: edge.1,
         score: scores.and_then(|scores| scores.score(edge.0, edge.1)),
-        inclusion: proof.stability.as_ref().map(|own| find(&own.inclusion, edge).unwrap_or(0.0)),
+        inclusion: proof
+            .stability
+            .as_ref()
+            .map(|own| own.inclusion.iter().find(|(own, _)| *own == edge).map_or(0.0, |(_, share)| *share)),
         loss: proof.minimality.as_ref().and_then(|losses| find(losses, edge)),
     };
     let mut edges: Vec<Edge> = circuit.edges().map(of).collect();
@@ -110,15 +113,16 @@ fn edges(scores: Option<&EdgeScores>, circuit: &Circuit, proof: &Proof) -> Vec<E
     edges
 }
 
-fn bounds(interval: Option<&Interval>) -> Option<[f64; 2]> {
+pub(super) fn bounds(interval: Option<&Interval>) -> Option<[f64; 2]> {
     interval.map(|own| [own.low, own.high])
 }
 
-fn curve_json(own: &Curve) -> Value {
-    let edges: Vec<usize> = own.curve.circuits.iter().map(Circuit::len).collect();
+/// `len` is the number of `parts`, which are edges or nodes, in a circuit.
+pub(super) fn curve_json<C>(own: &Curve<C>, parts: &str, len: fn(&C) -> usize) -> Value {
+    let counts: Vec<usize> = own.curve.circuits.iter().map(len).collect();
     let intervals = own.intervals.as_ref().map(|all| all.iter().map(|one| [one.low, one.high]).collect::<Vec<_>>());
     json!({
-        "shares": own.curve.shares, "edges": edges, "faithfulness": own.faithfulness, "intervals": intervals,
+        "shares": own.curve.shares, parts: counts, "faithfulness": own.faithfulness, "intervals": intervals,
         "cpr": own.cpr, "cpr_interval": bounds(own.cpr_interval.as_ref()),
         "cmd": own.cmd, "cmd_interval": bounds(own.cmd_interval.as_ref()),
     })
@@ -135,14 +139,36 @@ fn csv(edges: &[Edge], labels: CsvLabels) -> String {
     table.finish()
 }
 
-/// Faithfulness by the share of edges, on a logarithmic axis.
-fn picture(own: &Curve) -> Result<LinePlot, Error> {
+/// Faithfulness by the share of edges or nodes, on a logarithmic axis.
+pub(super) fn picture<C>(own: &Curve<C>, parts: &str) -> Result<LinePlot, Error> {
     let points = own.curve.shares.iter().zip(&own.faithfulness).enumerate().map(|(at, (share, value))| {
         let [low, high] = bounds(own.intervals.as_ref().map(|all| &all[at])).unwrap_or([f64::NAN; 2]);
         (share.log10(), *value, low, high)
     });
     let line = Line::banded("faithfulness", points);
-    Ok(LinePlot::new("share of the edges (log 10)", "share of the metric recovered", [line])?)
+    Ok(LinePlot::new(format!("share of the {parts} (log 10)"), "share of the metric recovered", [line])?)
+}
+
+/// The range of an interval, or nothing without one.
+pub(super) fn within(interval: Option<&Interval>) -> String {
+    interval.map_or(String::new(), |own| format!(" [{:.3}, {:.3}]", own.low, own.high))
+}
+
+pub(super) fn curve_text<C>(to: &mut Stdout, own: &Curve<C>, parts: &str, len: fn(&C) -> usize) -> CliResult {
+    writeln!(to, "\n  share    {parts}  faithfulness")?;
+    for (at, (share, value)) in own.curve.shares.iter().zip(&own.faithfulness).enumerate() {
+        let interval = within(own.intervals.as_ref().map(|all| &all[at]));
+        writeln!(to, "{:>6.1} %  {:>6}  {value:>12.3}{interval}", share * 100.0, len(&own.curve.circuits[at]))?;
+    }
+    writeln!(
+        to,
+        "CPR {:.3}{} (area under the curve; higher is better)\nCMD {:.3}{} (distance from the model; lower is better)",
+        own.cpr,
+        within(own.cpr_interval.as_ref()),
+        own.cmd,
+        within(own.cmd_interval.as_ref())
+    )?;
+    Ok(())
 }
 
 fn text(
@@ -156,9 +182,6 @@ fn text(
     let name = args.pairs.metric_name();
     let (metric, unit) = metric_and_unit(&name);
     let [clean, own, ablated] = proof.metrics;
-    let within = |interval: Option<&Interval>| {
-        interval.map_or(String::new(), |own| format!(" [{:.3}, {:.3}]", own.low, own.high))
-    };
     let source = if args.circuit.is_some() { "read from a file".to_string() } else { args.method.name() };
     writeln!(
         to,
@@ -166,19 +189,7 @@ fn text(
         plural(examples, "prompt")
     )?;
     if let Some(curve) = &proof.curve {
-        writeln!(to, "\n  share    edges  faithfulness")?;
-        for (at, (share, value)) in curve.curve.shares.iter().zip(&curve.faithfulness).enumerate() {
-            let interval = within(curve.intervals.as_ref().map(|all| &all[at]));
-            writeln!(to, "{:>6.1} %  {:>6}  {value:>12.3}{interval}", share * 100.0, curve.curve.circuits[at].len())?;
-        }
-        writeln!(
-            to,
-            "CPR {:.3}{} (area under the curve; higher is better)\nCMD {:.3}{} (distance from the model; lower is better)",
-            curve.cpr,
-            within(curve.cpr_interval.as_ref()),
-            curve.cmd,
-            within(curve.cmd_interval.as_ref())
-        )?;
+        curve_text(to, curve, "edges", Circuit::len)?;
     }
     writeln!(to, "\n{circuit} ({source}): {metric} {own:+.3}")?;
     writeln!(to, "  faithfulness         {:.3}{}", proof.faithfulness, within(proof.interval.as_ref()))?;

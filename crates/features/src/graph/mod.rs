@@ -5,6 +5,7 @@ mod attention_pairs;
 mod attribution_graph;
 mod capture;
 mod check;
+mod circuit;
 mod combined;
 mod frozen;
 mod frozen_attention;

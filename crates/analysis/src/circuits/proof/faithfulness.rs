@@ -4,11 +4,13 @@ use serde::Serialize;
 
 use super::CircuitRuns;
 use crate::attribution::EdgeScores;
-use crate::circuits::Circuit;
+use crate::circuits::{Circuit, NodeCircuit};
 use crate::error::{CircuitError, StatisticsError};
-use crate::patching::Patching;
+use crate::patching::{Patchable, Patching, PatchingResult};
 use crate::statistics::{Interval, Statistics};
+use hooklens_model::driver::private::Spliceable;
 use hooklens_model::error::Result;
+use hooklens_model::model::Identified;
 
 /// Shares of the edges at which MIB evaluates circuits.
 pub const MIB_SHARES: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
@@ -48,7 +50,7 @@ pub fn best_edges(scores: &EdgeScores, selection: Selection, count: usize) -> Re
     }
 }
 
-/// Faithfulness of circuits that keep growing shares of the edges (Mueller et al. 2025, MIB).
+/// Faithfulness of circuits that keep growing shares of the edges or nodes (Mueller et al. 2025, MIB).
 ///
 /// ```
 /// use hooklens::attribution::Gradient;
@@ -67,11 +69,11 @@ pub fn best_edges(scores: &EdgeScores, selection: Selection, count: usize) -> Re
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct FaithfulnessCurve {
-    /// Shares of the edges, ascending.
+pub struct FaithfulnessCurve<C = Circuit> {
+    /// Shares of the edges or nodes, ascending.
     pub shares: Vec<f64>,
     /// The circuits.
-    pub circuits: Vec<Circuit>,
+    pub circuits: Vec<C>,
     /// Their metrics.
     pub runs: CircuitRuns,
 }
@@ -85,11 +87,7 @@ impl Patching<'_> {
     /// Fails for a share that is not between 0 and 1, for scores that are not finite and for scores of another model;
     /// otherwise, same as [`Patching::run_circuits`].
     pub fn faithfulness(&self, scores: &EdgeScores, selection: Selection, shares: &[f64]) -> Result<FaithfulnessCurve> {
-        let mut shares = shares.to_vec();
-        if let Some(given) = shares.iter().copied().find(|share| !(0.0..=1.0).contains(share)) {
-            return Err(CircuitError::Share { given }.into());
-        }
-        shares.sort_by(f64::total_cmp);
+        let shares = ascending(shares)?;
         let edges = scores.graph().len();
         let of = |share: &f64| Ok(best_edges(scores, selection, (edges as f64 * share) as usize)?.pruned());
         let circuits = shares.iter().map(of).collect::<Result<Vec<_>, CircuitError>>()?;
@@ -98,8 +96,39 @@ impl Patching<'_> {
     }
 }
 
-impl FaithfulnessCurve {
-    /// Circuit performance ratio: the area under the faithfulness curve, by the trapezoidal rule over the shares of edges.
+impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
+    /// Runs circuits of the best-scored of these nodes, for shares of their number. See [`Patching::run_nodes`] for what is
+    /// ablated.
+    ///
+    /// # Errors
+    /// Fails for a share that is not between 0 and 1; otherwise, same as [`NodeCircuit::best`] and [`Patching::run_nodes`].
+    pub fn node_faithfulness(
+        &self,
+        nodes: &NodeCircuit,
+        scores: &PatchingResult,
+        selection: Selection,
+        shares: &[f64],
+    ) -> Result<FaithfulnessCurve<NodeCircuit>> {
+        let shares = ascending(shares)?;
+        let of = |share: &f64| nodes.best(scores, selection, (nodes.len() as f64 * share) as usize);
+        let circuits = shares.iter().map(of).collect::<Result<Vec<_>, CircuitError>>()?;
+        let runs = self.run_nodes(&circuits)?;
+        Ok(FaithfulnessCurve { shares, circuits, runs })
+    }
+}
+
+/// The shares in ascending order.
+fn ascending(shares: &[f64]) -> Result<Vec<f64>, CircuitError> {
+    if let Some(given) = shares.iter().copied().find(|share| !(0.0..=1.0).contains(share)) {
+        return Err(CircuitError::Share { given });
+    }
+    let mut shares = shares.to_vec();
+    shares.sort_by(f64::total_cmp);
+    Ok(shares)
+}
+
+impl<C> FaithfulnessCurve<C> {
+    /// Circuit performance ratio: the area under the faithfulness curve, by the trapezoidal rule over the shares.
     ///
     /// # Errors
     /// Same as [`CircuitRuns::faithfulness`].

@@ -11,3 +11,4 @@ pub use completeness::Completeness;
 pub use faithfulness::{FaithfulnessCurve, MIB_SHARES, Selection, best_edges};
 pub use runs::CircuitRuns;
 pub use stability::Stability;
+pub(super) use stability::resampled;

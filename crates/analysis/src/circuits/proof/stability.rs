@@ -7,7 +7,7 @@ use crate::patching::Receiver;
 use crate::statistics::{Statistics, mean};
 use hooklens_model::error::Result;
 
-/// How much the best-scored edges change when the prompts are resampled with replacement (Méloux et al. 2025).
+/// How much the best-scored edges or nodes change when the prompts are resampled with replacement (Méloux et al. 2025).
 ///
 /// ```
 /// use hooklens::attribution::Gradient;
@@ -26,13 +26,14 @@ use hooklens_model::error::Result;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct Stability {
-    /// Edges that are among the best-scored of at least one resample, with the share of the resamples in which they are,
-    /// in descending order.
-    pub inclusion: Vec<(Sender, Receiver, f64)>,
+pub struct Stability<P = (Sender, Receiver)> {
+    /// Edges or nodes that are among the best-scored of at least one resample, with the share of the resamples in which
+    /// they are, in descending order.
+    pub inclusion: Vec<(P, f64)>,
     /// Mean Jaccard similarity of the resampled circuits with the circuit of all prompts.
     pub jaccard: f64,
-    /// Mean Spearman rank correlation of the magnitudes of resampled scores with those of all prompts, over all edges.
+    /// Mean Spearman rank correlation of the magnitudes of resampled scores with those of all prompts, over all edges or
+    /// nodes.
     pub rank_correlation: f64,
 }
 
@@ -47,9 +48,6 @@ impl EdgeScores {
         let places: Vec<(usize, usize)> = graph.places().collect();
         let values = self.scores.values();
         let examples = values.shape()[2];
-        if examples < 2 {
-            return Err(StatisticsError::TooFew { what: "stability", least: 2, given: examples }.into());
-        }
         if let Some(circuit) = places.iter().find_map(|(from, to)| {
             let value = (0..examples).map(|example| values[[*from, *to, example]]).find(|value| !value.is_finite())?;
             let (sender, receiver) = (graph.senders()[*from].to_string(), graph.receivers()[*to].to_string());
@@ -57,37 +55,57 @@ impl EdgeScores {
         }) {
             return Err(circuit.into());
         }
-        let count = count.min(places.len());
-        let sums = |chosen: &[u32]| -> Vec<f64> {
-            let sum = |(from, to): &(usize, usize)| {
-                chosen.iter().map(|example| values[[*from, *to, *example as usize]]).sum::<f64>().abs()
-            };
-            places.iter().map(sum).collect()
+        let of = |(from, to): &(usize, usize)| {
+            (0..examples).map(|example| values[[*from, *to, example]]).collect::<Vec<f64>>()
         };
-        let all: Vec<u32> = (0..examples as u32).collect();
-        let whole = sums(&all);
-        let (own_order, own_ranks) = (order(&whole), ranks(&whole));
-        let mut in_circuit = vec![false; places.len()];
-        own_order[..count].iter().for_each(|edge| in_circuit[*edge] = true);
-        let mut included = vec![0_usize; places.len()];
-        let (mut jaccards, mut correlations) = (Vec::new(), Vec::new());
-        settings.bootstrap_resamples(examples).each(|chosen| {
-            let resampled = sums(chosen);
-            let top = &order(&resampled)[..count];
-            let common = top.iter().filter(|edge| in_circuit[**edge]).count();
-            let either = 2 * count - common;
-            jaccards.push(if either == 0 { 1.0 } else { common as f64 / either as f64 });
-            top.iter().for_each(|edge| included[*edge] += 1);
-            correlations.push(correlation(&own_ranks, &ranks(&resampled)));
-        });
-        let share = |times: usize| times as f64 / jaccards.len().max(1) as f64;
-        let named = |(edge, times): (usize, &usize)| {
-            let (from, to) = places[edge];
-            (*times > 0).then(|| (graph.senders()[from], graph.receivers()[to], share(*times)))
-        };
-        let mut inclusion: Vec<_> = included.iter().enumerate().filter_map(named).collect();
-        inclusion.sort_by(|a, b| b.2.total_cmp(&a.2));
-        Ok(Stability { inclusion, jaccard: mean(&jaccards), rank_correlation: mean(&correlations) })
+        let found = resampled(&places.iter().map(of).collect::<Vec<_>>(), settings, count)?;
+        Ok(found.named(|place| (graph.senders()[places[place].0], graph.receivers()[places[place].1])))
+    }
+}
+
+/// Resamples examples with replacement. `scores` are finite, `[place, example]`; places are named by their index.
+pub(in crate::circuits) fn resampled(
+    scores: &[Vec<f64>],
+    settings: &Statistics,
+    count: usize,
+) -> Result<Stability<usize>, StatisticsError> {
+    let examples = scores.first().map_or(0, Vec::len);
+    if examples < 2 {
+        return Err(StatisticsError::TooFew { what: "stability", least: 2, given: examples });
+    }
+    let count = count.min(scores.len());
+    let sums = |chosen: &[u32]| -> Vec<f64> {
+        let sum = |own: &Vec<f64>| chosen.iter().map(|example| own[*example as usize]).sum::<f64>().abs();
+        scores.iter().map(sum).collect()
+    };
+    let all: Vec<u32> = (0..examples as u32).collect();
+    let whole = sums(&all);
+    let (own_order, own_ranks) = (order(&whole), ranks(&whole));
+    let mut in_circuit = vec![false; scores.len()];
+    own_order[..count].iter().for_each(|place| in_circuit[*place] = true);
+    let mut included = vec![0_usize; scores.len()];
+    let (mut jaccards, mut correlations) = (Vec::new(), Vec::new());
+    settings.bootstrap_resamples(examples).each(|chosen| {
+        let resampled = sums(chosen);
+        let top = &order(&resampled)[..count];
+        let common = top.iter().filter(|place| in_circuit[**place]).count();
+        let either = 2 * count - common;
+        jaccards.push(if either == 0 { 1.0 } else { common as f64 / either as f64 });
+        top.iter().for_each(|place| included[*place] += 1);
+        correlations.push(correlation(&own_ranks, &ranks(&resampled)));
+    });
+    let share = |times: usize| times as f64 / jaccards.len().max(1) as f64;
+    let mut inclusion: Vec<(usize, f64)> = included.iter().map(|times| share(*times)).enumerate().collect();
+    inclusion.retain(|(_, share)| *share > 0.0);
+    inclusion.sort_by(|a, b| b.1.total_cmp(&a.1));
+    Ok(Stability { inclusion, jaccard: mean(&jaccards), rank_correlation: mean(&correlations) })
+}
+
+impl Stability<usize> {
+    /// Names the places.
+    pub(in crate::circuits) fn named<P>(self, name: impl Fn(usize) -> P) -> Stability<P> {
+        let inclusion = self.inclusion.into_iter().map(|(place, share)| (name(place), share)).collect();
+        Stability { inclusion, jaccard: self.jaccard, rank_correlation: self.rank_correlation }
     }
 }
 
@@ -97,8 +115,8 @@ impl Stability {
     /// # Errors
     /// Fails if the scores belong to a model without these edges.
     pub fn core(&self, scores: &EdgeScores, least: f64) -> Result<Circuit, CircuitError> {
-        let stable = self.inclusion.iter().filter(|(_, _, share)| *share >= least);
-        Circuit::of_edges(&scores.graph(), stable.map(|(sender, receiver, _)| (*sender, *receiver)))
+        let stable = self.inclusion.iter().filter(|(_, share)| *share >= least);
+        Circuit::of_edges(&scores.graph(), stable.map(|(edge, _)| *edge))
     }
 }
 
