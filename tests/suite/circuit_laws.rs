@@ -74,6 +74,57 @@ fn keeps_and_ablates(model: &HookedTransformer, what: &str) {
     }
 }
 
+/// A training that is stopped and resumed gives the same scores, and resumes only for the same task.
+#[test]
+fn learned_masks_resume_as_if_never_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("masks.json");
+    let steps = std::cell::Cell::new(0);
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let settings = LearnedMasks::new().steps(12).keep(0.1);
+    let prompts = |answer: &str| {
+        let clean = "When Mary and John went to the store, John gave a drink to";
+        let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+        let metric = Metric::logit_diff(&model, answer, "John").unwrap();
+        Patching::ablating(&model, [clean, clean], Ablation::Resample([corrupted, corrupted].into()), metric).unwrap()
+    };
+    let patching = prompts("Mary");
+    let whole = patching.discover(&Discovery::LearnedMasks(settings.clone())).unwrap();
+    let stopped = prompts("Mary").on_progress(|done, all| assert!((done, all) != (9, 12), "stopped"));
+    let saved = Discovery::LearnedMasks(settings.clone().checkpoint(&path, 4));
+    let stop = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| stopped.discover(&saved)));
+    assert!(stop.is_err());
+    let after_8 = std::fs::read(&path).unwrap();
+    let resumed = prompts("Mary").on_progress(|_, all| steps.set(steps.get() + usize::from(all == 12)));
+    assert_eq!(resumed.discover(&saved).unwrap(), whole);
+    assert_eq!(steps.get(), 4);
+    assert_eq!(patching.discover(&saved).unwrap(), whole);
+
+    std::fs::write(&path, &after_8).unwrap();
+    let refused = |patching: &Patching<'_>, settings: LearnedMasks, expected: &str| {
+        let method = Discovery::LearnedMasks(settings.checkpoint(&path, 4));
+        let message = patching.discover(&method).unwrap_err().to_string();
+        assert!(message.contains(expected) && message.contains("masks.json"), "{message}");
+        assert_eq!(std::fs::read(&path).unwrap(), after_8);
+    };
+    refused(&patching, settings.clone().steps(13), "settings differ");
+    refused(&prompts("Tom"), settings.clone(), "metric differs");
+    let metric = Metric::logit_diff(&model, "Mary", "John").unwrap();
+    let zeros = Patching::ablating(&model, "When Mary and John", Ablation::Zero, metric.clone()).unwrap();
+    refused(&zeros, settings.clone(), "prompts differ");
+    let mut other = model.clone();
+    let table: Tensor<2> = other.weights().get("embed.W_E").unwrap();
+    other.weights_mut().set("embed.W_E", table * 1.5).unwrap();
+    let elsewhere = Patching::ablating(&other, "When Mary and John", Ablation::Zero, metric).unwrap();
+    refused(&elsewhere, settings.clone(), "another model");
+    for place in (0..after_8.len()).step_by(after_8.len() / 50) {
+        let mut damaged = after_8.clone();
+        damaged[place] ^= 1;
+        std::fs::write(&path, &damaged).unwrap();
+        assert!(patching.discover(&saved).is_err(), "byte {place}");
+    }
+}
+
 #[test]
 fn keeping_all_is_clean_and_keeping_none_is_ablated() {
     for family in FAMILIES {

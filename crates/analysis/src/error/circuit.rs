@@ -1,5 +1,7 @@
 //! Errors of circuits.
 
+use std::path::PathBuf;
+
 use thiserror::Error;
 
 /// An error in building, reading or running a circuit.
@@ -100,6 +102,14 @@ pub enum CircuitError {
     /// The file does not describe a circuit.
     #[error("not a circuit: {reason}")]
     File {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The file is not a checkpoint of this training.
+    #[error("can't continue from {}: {reason}", path.display())]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
         /// What is wrong.
         reason: String,
     },

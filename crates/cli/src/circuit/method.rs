@@ -1,6 +1,7 @@
 //! How a circuit is discovered.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
@@ -8,6 +9,9 @@ use crate::{CliResult, Failure};
 use hooklens_analysis::attribution::{EdgeGraph, EdgeScores};
 use hooklens_analysis::circuits::{Circuit, Discovery, LearnedMasks};
 use hooklens_analysis::patching::{Backward, Patching};
+
+/// Number of steps between two checkpoints of learned masks.
+const CHECKPOINT_STEPS: usize = 20;
 
 #[derive(Debug, Args)]
 pub(super) struct MethodArgs {
@@ -18,6 +22,9 @@ pub(super) struct MethodArgs {
     /// (300 by default)
     #[arg(long, value_name = "N", conflicts_with = "circuit")]
     steps: Option<usize>,
+    /// For learned-masks: save the training to this file every 20 steps, and continue from it if it exists
+    #[arg(long, value_name = "FILE", conflicts_with = "circuit")]
+    checkpoint: Option<PathBuf>,
     /// For acdc: edges whose ablation changes the metric by less than this are removed
     #[arg(long, value_name = "CHANGE", conflicts_with = "circuit")]
     threshold: Option<f64>,
@@ -72,6 +79,9 @@ pub(super) enum Found {
 impl MethodArgs {
     pub(super) fn check(&self) -> CliResult {
         let wrong = |message: &str| Err(Failure::Usage(message.into()));
+        if self.checkpoint.is_some() && self.of_edges() != MethodArg::LearnedMasks {
+            return wrong("--checkpoint requires --method learned-masks");
+        }
         match (self.of_edges(), self.steps, self.threshold) {
             (MethodArg::Attribution | MethodArg::GradDrop, ..) => {
                 wrong("--method attribution and --method grad-drop require --nodes; use eap for edges")
@@ -91,8 +101,8 @@ impl MethodArgs {
 
     /// The method for nodes.
     pub(super) fn of_nodes(&self) -> Result<NodeMethod, Failure> {
-        if self.steps.is_some() || self.threshold.is_some() {
-            return Err(Failure::Usage("--nodes has no --steps or --threshold".into()));
+        if self.steps.is_some() || self.threshold.is_some() || self.checkpoint.is_some() {
+            return Err(Failure::Usage("--nodes has no --steps, --threshold or --checkpoint".into()));
         }
         Ok(match self.method.unwrap_or(MethodArg::Attribution) {
             MethodArg::Attribution => NodeMethod::Gradients(Backward::default()),
@@ -116,8 +126,14 @@ impl MethodArgs {
             MethodArg::Relp => Discovery::Relp,
             MethodArg::Exact => Discovery::Exact,
             MethodArg::LearnedMasks => {
-                let settings = LearnedMasks::new().keep(share);
-                Discovery::LearnedMasks(self.steps.map_or(settings.clone(), |steps| settings.steps(steps)))
+                let mut settings = LearnedMasks::new().keep(share);
+                if let Some(steps) = self.steps {
+                    settings = settings.steps(steps);
+                }
+                if let Some(path) = &self.checkpoint {
+                    settings = settings.checkpoint(path, CHECKPOINT_STEPS);
+                }
+                Discovery::LearnedMasks(settings)
             }
             MethodArg::Acdc | MethodArg::Attribution | MethodArg::GradDrop => return None,
         })

@@ -1,9 +1,12 @@
 //! [`LearnedMasks`]: a mask over edges, trained by gradient descent.
 
+use std::path::PathBuf;
+
 use ndarray::Array2;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::mask_checkpoint::{self, Task};
 use crate::attribution::EdgeScores;
 use crate::circuits::CircuitRuns;
 use crate::circuits::edge_run::EdgeRunner;
@@ -28,10 +31,11 @@ const TEMPERATURE: f64 = 2.0 / 3.0;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct LearnedMasks {
-    keep: f64,
-    steps: usize,
-    learning_rate: f64,
-    seed: u64,
+    pub(super) keep: f64,
+    pub(super) steps: usize,
+    pub(super) learning_rate: f64,
+    pub(super) seed: u64,
+    checkpoint: Option<(PathBuf, usize)>,
 }
 
 impl Default for LearnedMasks {
@@ -43,7 +47,7 @@ impl Default for LearnedMasks {
 impl LearnedMasks {
     /// Keeps 5 % of the edges; 300 steps at learning rate 0.1, seed 0.
     pub fn new() -> Self {
-        Self { keep: 0.05, steps: 300, learning_rate: 0.1, seed: 0 }
+        Self { keep: 0.05, steps: 300, learning_rate: 0.1, seed: 0, checkpoint: None }
     }
 
     /// Sets the expected share of edges to keep.
@@ -71,6 +75,14 @@ impl LearnedMasks {
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
+        self
+    }
+
+    /// Saves the state of the training to a file every `steps` steps and at the end, and continues from the file if it
+    /// exists. The result is the same as without interruption.
+    #[must_use]
+    pub fn checkpoint(mut self, path: impl Into<PathBuf>, steps: usize) -> Self {
+        self.checkpoint = Some((path.into(), steps.max(1)));
         self
     }
 
@@ -105,7 +117,12 @@ impl Patching<'_> {
             return Err(CircuitError::NoDifference { clean: mean(&clean) }.into());
         }
         let mut masks = Masked::new(edges.len(), settings);
-        for step in 0..settings.steps {
+        let task = Task::of(settings, self, &runner, [&clean, &ablated]);
+        let done = match &settings.checkpoint {
+            Some((path, _)) => mask_checkpoint::restore(path, &task, &mut masks)?,
+            None => 0,
+        };
+        for step in done..settings.steps {
             let group = &groups[step % groups.len()];
             let drawn = masks.draw();
             let mut mask = Array2::zeros(shape);
@@ -123,6 +140,11 @@ impl Patching<'_> {
                 }
             }
             masks.step(&drawn, &slopes, step);
+            if let Some((path, every)) = &settings.checkpoint
+                && ((step + 1) % every == 0 || step + 1 == settings.steps)
+            {
+                mask_checkpoint::save(path, &task, &masks, step + 1)?;
+            }
             self.tell(step + 1, settings.steps);
         }
         let mut scores = Array2::zeros(shape);
@@ -136,14 +158,14 @@ impl Patching<'_> {
 }
 
 /// Logits of masks in training, with Adam's moments and the Lagrangian multipliers of the sparsity.
-struct Masked {
+pub(super) struct Masked {
     settings: LearnedMasks,
-    logits: Vec<f64>,
-    first: Vec<f64>,
-    second: Vec<f64>,
-    multipliers: [f64; 2],
+    pub(super) logits: Vec<f64>,
+    pub(super) first: Vec<f64>,
+    pub(super) second: Vec<f64>,
+    pub(super) multipliers: [f64; 2],
     uniform: Vec<f64>,
-    random: ChaCha8Rng,
+    pub(super) random: ChaCha8Rng,
 }
 
 impl Masked {

@@ -3,6 +3,7 @@
 mod acdc;
 mod exact;
 mod learned_masks;
+mod mask_checkpoint;
 mod mask_gradients;
 
 use crate::attribution::{EdgeGraph, EdgeScores, Gradient};
