@@ -1,7 +1,9 @@
 //! Evaluations of dictionaries on prompts that leave some measures undefined.
 
+use hooklens::experiments::ioi_prompts;
 use hooklens::features::{Dictionary, EvaluateOptions, Evaluation, Transcoders, evaluate, evaluate_transcoders};
 use hooklens::prelude::*;
+use hooklens_features::EvaluationShard;
 
 use crate::support::program;
 
@@ -92,4 +94,39 @@ fn undefined_measures_are_named() {
     assert!(message.to_string().contains("different tokens"), "{message}");
     let all_tokens = mixed.exclude_tokens([]);
     assert!(evaluate_transcoders(&model, &all_tokens, &rows, &EvaluateOptions::new(), |_| {}).is_ok());
+}
+
+/// Intervals contain the metrics, are the same in shards, and are absent for a single prompt.
+#[test]
+fn intervals_do_not_depend_on_shards() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let sae = Dictionary::open("embedded:ioi-sae").unwrap();
+    let rows: Vec<Vec<u32>> =
+        ioi_prompts(60, 5).iter().map(|prompt| model.to_tokens(&*prompt.text).unwrap().row(0).to_vec()).collect();
+    let options = EvaluateOptions::new().cosines(false);
+    let whole = evaluate(&model, &sae, &rows, &options, |_| {}).unwrap();
+    let names: Vec<&str> = whole.intervals.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["ce_loss_score", "kl_div_score", "explained_variance", "mse", "cossim", "l0"]);
+    for (name, value) in whole.metrics() {
+        if let Some((_, interval)) = whole.intervals.iter().find(|(own, _)| *own == name) {
+            assert!(interval.low < value && value < interval.high, "{name}: {value} {interval:?}");
+        }
+    }
+    let shard = |rows: &[Vec<u32>]| EvaluationShard::of(&model, &sae, rows, &options, |_| {}).unwrap();
+    let stored = serde_json::to_string(&shard(&rows[..7])).unwrap();
+    let first: EvaluationShard = serde_json::from_str(&stored).unwrap();
+    let joined = EvaluationShard::joined([first, shard(&[]), shard(&rows[7..40]), shard(&rows[40..])]).unwrap();
+    for ((name, own), (_, other)) in whole.intervals.iter().zip(&joined.evaluation().unwrap().intervals) {
+        let close = |a: f64, b: f64| (a - b).abs() < 1e-6 * a.abs().max(1e-3);
+        assert!(close(own.low, other.low) && close(own.high, other.high), "{name}: {own:?} {other:?}");
+    }
+    // Twice the prompts, which are not more independent of each other, give the same intervals.
+    let twice = evaluate(&model, &sae, &[&rows[..], &rows[..]].concat(), &options, |_| {}).unwrap();
+    assert!((twice.intervals[5].1.low - whole.intervals[5].1.low).abs() < 1e-9);
+    let one = evaluate(&model, &sae, &rows[..1], &options, |_| {}).unwrap();
+    assert!(one.intervals.is_empty() && !one.to_string().contains('['), "{one}");
+    let set = Transcoders::open("embedded:ioi-transcoders").unwrap();
+    let json = evaluate_transcoders(&model, &set, &rows, &options, |_| {}).unwrap().to_json();
+    assert_eq!(json["intervals"].as_object().unwrap().len(), 2);
+    assert_eq!(json["layers"][3]["intervals"].as_object().unwrap().len(), 4);
 }

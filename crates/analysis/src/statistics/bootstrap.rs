@@ -22,13 +22,21 @@ impl Statistics {
         self.bounds(mean, || effects.iter().map(|effect| effect - mean).collect(), means)
     }
 
-    /// Interval of a statistic of examples, which is computed from the indices of the chosen ones. Resamples for which
-    /// it is not finite are left out.
-    pub(crate) fn interval_of(
-        &self,
-        examples: usize,
-        statistic: impl Fn(&[u32]) -> f64,
-    ) -> Result<Interval, StatisticsError> {
+    /// Bootstrap interval of a statistic of examples, which is computed from the indices of the chosen ones. Resamples for
+    /// which it is not finite are left out.
+    ///
+    /// ```
+    /// use hooklens::statistics::Statistics;
+    /// let values = [3.0_f64, 1.0, 2.0, 5.0];
+    /// let largest = |chosen: &[u32]| chosen.iter().map(|example| values[*example as usize]).fold(0.0, f64::max);
+    /// assert_eq!(Statistics::new().interval_of(4, largest)?.high, 5.0);
+    /// # Ok::<(), hooklens::statistics::StatisticsError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`StatisticsError::TooFew`] for fewer than 2 examples, [`StatisticsError::Confidence`], and
+    /// [`StatisticsError::Undefined`] if the statistic of all examples is not finite.
+    pub fn interval_of(&self, examples: usize, statistic: impl Fn(&[u32]) -> f64) -> Result<Interval, StatisticsError> {
         self.check_count(examples)?;
         let mut values = Vec::with_capacity(self.resamples);
         self.bootstrap_resamples(examples).each(|row| values.push(statistic(row)));

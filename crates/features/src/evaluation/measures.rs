@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use hooklens_analysis::statistics::Interval;
 use serde_json::{Map, Value, json};
 
 /// Densities above which latents count as dense and very dense.
@@ -54,6 +55,10 @@ pub struct Evaluation {
     pub(super) kl_with_zeros: f64,
     /// `(KL with zeros − KL with the dictionary) / KL with zeros`.
     pub(super) kl_score: f64,
+    /// 95 % bootstrap intervals over prompts, under SAELens's names: of the loss and KL scores, the explained variance,
+    /// MSE, cosine and L0. Prompts are divided into 32 groups by a hash of their tokens, and the groups are resampled.
+    /// Metrics that are not defined, or for which all prompts are in one group, have none.
+    pub intervals: Vec<(&'static str, Interval)>,
     /// Fraction of tokens at which each latent is active, `[latent]`.
     pub density: Vec<f64>,
     /// For each latent, the mean number of tokens per prompt at which it is active, over the prompts in which it is
@@ -184,6 +189,16 @@ impl Evaluation {
         ]
     }
 
+    fn intervals_json(&self) -> Map<String, Value> {
+        self.intervals.iter().map(|(name, own)| (name.to_string(), json!([own.low, own.high]))).collect()
+    }
+
+    /// The interval of a metric as text; empty without one.
+    fn within(&self, name: &str, decimals: usize) -> String {
+        let own = self.intervals.iter().find(|(own, _)| *own == name);
+        own.map_or(String::new(), |(_, own)| format!("[{:.decimals$}, {:.decimals$}]", own.low, own.high))
+    }
+
     /// All metrics as JSON, under SAELens's names where they exist. Non-finite numbers become null.
     pub fn to_json(&self) -> Value {
         let object = |metrics: Vec<(&str, f64)>| {
@@ -194,6 +209,7 @@ impl Evaluation {
         metrics.insert("token_stats".into(), json!({ "total_tokens": self.tokens, "left_out": self.left_out }));
         json!({
             "metrics": metrics,
+            "intervals": self.intervals_json(),
             "feature_metrics": {
                 "feature_density": self.density,
                 "consistent_activation_heuristic": self.tokens_a_prompt,
@@ -259,8 +275,22 @@ impl fmt::Display for Evaluation {
             let mean = format!("{:.4}", mean(&self.largest_decoder_cosine));
             lines.push(("largest cosine", mean, "between a decoder row and its nearest, on average"));
         }
+        let intervals = [
+            ("L0", self.within("l0", 2)),
+            ("explained variance", self.within("explained_variance", 4)),
+            ("MSE", self.within("mse", 6)),
+            ("cosine", self.within("cossim", 4)),
+            ("loss recovered", self.within("ce_loss_score", 4)),
+            ("KL score", self.within("kl_div_score", 4)),
+        ];
+        let width = intervals.iter().map(|(_, interval)| interval.len()).max().unwrap_or(0);
         for (name, value, remark) in lines {
-            writeln!(f, "{}", format!("{name:<22}{value:>12}   {remark}").trim_end())?;
+            let interval = intervals.iter().find(|(own, _)| *own == name).map_or("", |(_, interval)| interval);
+            let line = match width {
+                0 => format!("{name:<22}{value:>12}   {remark}"),
+                _ => format!("{name:<22}{value:>12}  {interval:<width$}   {remark}"),
+            };
+            writeln!(f, "{}", line.trim_end())?;
         }
         Ok(())
     }
@@ -284,14 +314,20 @@ impl SetEvaluation {
     /// All metrics as JSON: the model's losses and divergences, and a list with each layer's metrics, under the same
     /// keys as in [`Evaluation::to_json`].
     pub fn to_json(&self) -> Value {
+        const OF_LOSSES: [&str; 2] = ["ce_loss_score", "kl_div_score"];
         const OF_MODEL: [&str; 2] = ["model_performance_preservation", "model_behavior_preservation"];
         let mut layers: Vec<Value> = self.layers.iter().map(Evaluation::to_json).collect();
         let mut metrics = Map::new();
+        // The intervals of losses and divergences, which all layers share.
+        let mut intervals = Map::new();
         for layer in &mut layers {
+            if let Some(Value::Object(own)) = layer.get_mut("intervals") {
+                intervals.extend(OF_LOSSES.iter().filter_map(|name| Some((name.to_string(), own.remove(*name)?))));
+            }
             let Some(Value::Object(own)) = layer.get_mut("metrics") else { continue };
             metrics.extend(OF_MODEL.iter().filter_map(|name| Some((name.to_string(), own.remove(*name)?))));
         }
-        json!({ "metrics": metrics, "layers": layers })
+        json!({ "metrics": metrics, "intervals": intervals, "layers": layers })
     }
 }
 
@@ -335,7 +371,13 @@ impl fmt::Display for SetEvaluation {
             ("KL score", defined(first.kl_score, 4), ""),
         ];
         for (name, value, remark) in lines {
-            writeln!(f, "{}", format!("{name:<22}{value:>12}   {remark}").trim_end())?;
+            let interval = match name {
+                "loss recovered" => first.within("ce_loss_score", 4),
+                "KL score" => first.within("kl_div_score", 4),
+                _ => String::new(),
+            };
+            let interval = if interval.is_empty() { interval } else { format!("  {interval}") };
+            writeln!(f, "{}", format!("{name:<22}{value:>12}{interval}   {remark}").trim_end())?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Evaluation of how well a dictionary reconstructs activations.
 
+mod intervals;
 mod measures;
 mod reconstruction;
 mod share;
@@ -129,6 +130,8 @@ struct Batch<'b> {
     counted: &'b [bool],
     /// Number of tokens per prompt, including padding.
     len: usize,
+    /// The group of each prompt, for intervals.
+    groups: &'b [usize],
 }
 
 impl Batch<'_> {
@@ -161,6 +164,7 @@ fn run(
         let real = |at: usize| tokens.mask().is_none_or(|mask| mask[at]);
         let counted: Vec<bool> =
             tokens.ids().iter().enumerate().map(|(at, id)| real(at) && !left_out.contains(id)).collect();
+        let groups: Vec<usize> = batch.iter().map(|row| intervals::group_of(row)).collect();
         // Batches of single-token prompts have no next token to predict.
         let predicts = batch.iter().any(|row| row.len() > 1);
         let with_losses = || match predicts {
@@ -170,13 +174,13 @@ fn run(
         let plain = model.run(&tokens, with_losses().record(Record::new(&points[..])))?;
         let with = spliced.run(&tokens, with_losses())?;
         let zeroed = model.run(&tokens, with_losses().hooks(zeros()))?;
-        each(&Batch { cache: &plain.cache, counted: &counted, len })?;
+        each(&Batch { cache: &plain.cache, counted: &counted, len, groups: &groups })?;
 
         let logits =
             |run: &hooklens_model::model::Output| run.logits.clone().ok_or(InputError::NoOutput { what: "logits" });
         if let [Some(a), Some(b), Some(c)] = [&plain, &with, &zeroed].map(|run| run.loss_per_token.clone()) {
-            losses.add_losses([a, b, c], &counted, &real, len);
+            losses.add_losses([a, b, c], &counted, &real, &groups);
         }
-        losses.add_divergences([logits(&plain)?, logits(&with)?, logits(&zeroed)?], &counted);
+        losses.add_divergences([logits(&plain)?, logits(&with)?, logits(&zeroed)?], &counted, &groups);
     }
 }

@@ -7,12 +7,14 @@ use crate::transcoders::{Transcoders, combined};
 use hooklens_model::error::Result;
 
 /// Adds each layer's reconstruction to its sums; a single dictionary is a set of one layer. `rows` returns the
-/// activations at a point, `[row, width]`, with `len` rows per prompt. Only `counted` rows are added.
+/// activations at a point, `[row, width]`, with `len` rows per prompt. Only `counted` rows are added. `groups` has the
+/// group of each prompt, or is empty.
 pub(crate) fn add_reconstructions(
     all: &Transcoders,
     sums: &mut [Sums],
     rows: &dyn Fn(&str, usize) -> Result<Tensor<2>>,
     (counted, len): (&[bool], usize),
+    groups: &[usize],
 ) -> Result<()> {
     // The contributions of earlier layers' latents to each layer.
     let mut written: Vec<Option<Tensor<2>>> = vec![None; sums.len()];
@@ -27,7 +29,7 @@ pub(crate) fn add_reconstructions(
             }
         }
         let output = written[layer].take().map_or(output.clone(), |written| output + written);
-        sums.add(&rows(write, one.d_out())?, &output, &acts, (counted, len));
+        sums.add(&rows(write, one.d_out())?, &output, &acts, (counted, len), groups);
     }
     Ok(())
 }

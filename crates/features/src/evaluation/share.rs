@@ -3,6 +3,7 @@
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::intervals::intervals;
 use super::sums::{Losses, Sums};
 use super::{Batch, EvaluateOptions, Evaluation, SetEvaluation, add_reconstructions, run};
 use crate::dictionary::Dictionary;
@@ -159,7 +160,7 @@ impl EvaluationShard {
         let mut sums: Vec<Sums> = sites.iter().map(|_| Sums::default()).collect();
         let each = |batch: &Batch<'_>| {
             let rows = |point: &str, width: usize| batch.rows(point, width);
-            add_reconstructions(own, &mut sums, &rows, (batch.counted, batch.len))
+            add_reconstructions(own, &mut sums, &rows, (batch.counted, batch.len), batch.groups)
         };
         let losses = run(models, &sites, prompts, (options, &left_out), each)?;
         let layers = sums.into_iter().zip(own.layers()).map(|(sums, one)| Layer::new(sums, one, options));
@@ -250,6 +251,7 @@ impl Layer {
 
     fn evaluation(self, losses: &Losses, left_out: &[u32]) -> Evaluation {
         let sums = self.sums;
+        let intervals = intervals(&sums, losses);
         let n = sums.tokens as f64;
         let [predicted, positions] = [losses.predicted as f64, losses.positions as f64];
         let [loss, with, zeros] = [losses.loss, losses.dictionary, losses.zeros].map(|sum| sum / predicted);
@@ -262,7 +264,7 @@ impl Layer {
             mse: sums.mse(),
             explained_variance: sums.explained_variance(),
             explained_variance_legacy: sums.legacy / sums.legacy_tokens as f64,
-            cosine: sums.cosine / n,
+            cosine: sums.cosine(),
             l2_norm_in: sums.norm_in / n,
             l2_norm_out: sums.norm_out / n,
             l2_ratio: sums.ratio / n,
@@ -270,10 +272,11 @@ impl Layer {
             loss,
             loss_with_dictionary: with,
             loss_with_zeros: zeros,
-            loss_recovered: (zeros - with) / (zeros - loss),
+            loss_recovered: losses.loss_recovered(),
             kl_with_dictionary: kl,
             kl_with_zeros: kl_zeros,
-            kl_score: (kl_zeros - kl) / kl_zeros,
+            kl_score: losses.kl_score(),
+            intervals,
             density: sums.density(),
             tokens_a_prompt: sums.active.iter().zip(&sums.prompts).map(|(a, p)| *a as f64 / *p as f64).collect(),
             encoder_decoder_cosine: self.encoder_decoder_cosine,

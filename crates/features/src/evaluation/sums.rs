@@ -3,6 +3,7 @@
 use burn::tensor::{Tensor, activation::log_softmax};
 use serde::{Deserialize, Serialize};
 
+use super::intervals::GROUPS;
 use super::share::number;
 
 /// Sums over tokens for one dictionary.
@@ -27,6 +28,21 @@ pub(crate) struct Sums {
     pub(super) mean: Vec<f64>,
     pub(super) active: Vec<u64>,
     pub(super) prompts: Vec<u64>,
+    /// The sums of each group of prompts, without those per latent; empty if groups are not needed.
+    #[serde(default)]
+    pub(super) groups: Vec<Sums>,
+}
+
+/// Sums over one token.
+struct OfToken {
+    l0: f64,
+    l1: f64,
+    error: f64,
+    /// `None` if the activation equals the mean of its batch.
+    legacy: Option<f64>,
+    square_in: f64,
+    square_out: f64,
+    product: f64,
 }
 
 /// Sums of losses and KL divergences: plain, with the dictionary, and with zeros.
@@ -39,6 +55,17 @@ pub(super) struct Losses {
     pub(super) positions: usize,
     pub(super) kl_dictionary: f64,
     pub(super) kl_zeros: f64,
+    /// The sums of each group of prompts.
+    #[serde(default)]
+    pub(super) groups: Vec<Losses>,
+}
+
+/// Adds sums of groups to those of the same groups.
+fn join_groups<T: Default>(all: &mut Vec<T>, others: &[T], join: impl Fn(&mut T, &T)) {
+    if all.len() < others.len() {
+        all.resize_with(others.len(), T::default);
+    }
+    all.iter_mut().zip(others).for_each(|(own, other)| join(own, other));
 }
 
 impl Sums {
@@ -68,16 +95,22 @@ impl Sums {
             all.resize(all.len().max(more.len()), 0);
             all.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
         }
+        join_groups(&mut self.groups, &other.groups, Self::join);
     }
 
     /// Adds the `counted` rows of activations, reconstructions and latent activations, with `len` rows per prompt.
+    /// `groups` has the group of each prompt, or is empty.
     pub(super) fn add(
         &mut self,
         x: &Tensor<2>,
         output: &Tensor<2>,
         acts: &Tensor<2>,
         (counted, len): (&[bool], usize),
+        groups: &[usize],
     ) {
+        if !groups.is_empty() {
+            self.groups.resize_with(GROUPS, Self::default);
+        }
         let ([_, width], [_, latents]) = (x.dims(), acts.dims());
         let numbers = |of: &Tensor<2>| -> Vec<f32> { of.to_data().iter().collect() };
         let (x, output, acts) = (numbers(x), numbers(output), numbers(acts));
@@ -110,35 +143,56 @@ impl Sums {
                 error += (x - y) * (x - y);
                 spread += (x - mean) * (x - mean);
             }
-            self.square_in += xx;
-            self.square_out += yy;
-            self.product += xy;
-            self.error += error;
-            if spread > 0.0 {
-                self.legacy += 1.0 - error / spread;
-                self.legacy_tokens += 1;
-            }
-            self.norm_in += xx.sqrt();
-            self.norm_out += yy.sqrt();
-            // The cosine similarity with a zero vector counts as 0.
-            self.cosine += if xx * yy > 0.0 { xy / (xx * yy).sqrt() } else { 0.0 };
-            let short = xx.sqrt() < 1e-4;
-            self.ratio += yy.sqrt() / if short { 1.0 } else { xx.sqrt() };
+            let (mut l0, mut l1) = (0.0, 0.0);
             for (latent, act) in acts[row * latents..][..latents].iter().enumerate().filter(|(_, act)| **act != 0.0) {
-                self.l0 += 1.0;
-                self.l1 += f64::from(act.abs());
+                l0 += 1.0;
+                l1 += f64::from(act.abs());
                 self.active[latent] += 1;
                 if !std::mem::replace(&mut fired[latent], true) {
                     self.prompts[latent] += 1;
                 }
             }
-            self.tokens += 1;
+            let legacy = (spread > 0.0).then(|| 1.0 - error / spread);
+            let token = OfToken { l0, l1, error, legacy, square_in: xx, square_out: yy, product: xy };
+            self.add_token(&token);
+            if let Some(group) = groups.get(row / len) {
+                let group = &mut self.groups[*group];
+                group.add_token(&token);
+                group.mean.resize(width, 0.0);
+                group.mean.iter_mut().zip(x).for_each(|(sum, x)| *sum += f64::from(*x));
+            }
         }
+    }
+
+    fn add_token(&mut self, token: &OfToken) {
+        let (xx, yy, xy) = (token.square_in, token.square_out, token.product);
+        self.square_in += xx;
+        self.square_out += yy;
+        self.product += xy;
+        self.error += token.error;
+        if let Some(legacy) = token.legacy {
+            self.legacy += legacy;
+            self.legacy_tokens += 1;
+        }
+        self.norm_in += xx.sqrt();
+        self.norm_out += yy.sqrt();
+        // The cosine similarity with a zero vector counts as 0.
+        self.cosine += if xx * yy > 0.0 { xy / (xx * yy).sqrt() } else { 0.0 };
+        let short = xx.sqrt() < 1e-4;
+        self.ratio += yy.sqrt() / if short { 1.0 } else { xx.sqrt() };
+        self.l0 += token.l0;
+        self.l1 += token.l1;
+        self.tokens += 1;
     }
 
     /// Mean number of active latents.
     pub(crate) fn l0(&self) -> f64 {
         self.l0 / self.tokens as f64
+    }
+
+    /// Mean cosine similarity of `x` and `x̂`.
+    pub(super) fn cosine(&self) -> f64 {
+        self.cosine / self.tokens as f64
     }
 
     /// Mean of `‖x − x̂‖²`.
@@ -179,37 +233,71 @@ impl Losses {
             (&mut self.kl_zeros, other.kl_zeros),
         ];
         sums.into_iter().for_each(|(sum, more)| *sum += more);
+        join_groups(&mut self.groups, &other.groups, Self::join);
     }
 
+    /// The share of the loss added by zeros that the dictionary avoids.
+    pub(super) fn loss_recovered(&self) -> f64 {
+        let [loss, with, zeros] = [self.loss, self.dictionary, self.zeros].map(|sum| sum / self.predicted as f64);
+        (zeros - with) / (zeros - loss)
+    }
+
+    /// The share of the divergence caused by zeros that the dictionary avoids.
+    pub(super) fn kl_score(&self) -> f64 {
+        let [kl, kl_zeros] = [self.kl_dictionary, self.kl_zeros].map(|sum| sum / self.positions as f64);
+        (kl_zeros - kl) / kl_zeros
+    }
+
+    fn group(&mut self, group: usize) -> &mut Self {
+        self.groups.resize_with(GROUPS, Self::default);
+        &mut self.groups[group]
+    }
+
+    fn add_token(&mut self, [loss, with, zeros]: [f64; 3]) {
+        self.predicted += 1;
+        self.loss += loss;
+        self.dictionary += with;
+        self.zeros += zeros;
+    }
+
+    fn add_position(&mut self, [with, zeros]: [f64; 2]) {
+        self.positions += 1;
+        self.kl_dictionary += with;
+        self.kl_zeros += zeros;
+    }
+
+    /// `groups` has the group of each prompt.
     pub(super) fn add_losses(
         &mut self,
         each: [Tensor<2>; 3],
         counted: &[bool],
         real: &dyn Fn(usize) -> bool,
-        len: usize,
+        groups: &[usize],
     ) {
+        let len = counted.len() / groups.len();
         let [plain, with, zeros] = each.map(|each| each.to_data().iter::<f64>().collect::<Vec<_>>());
         for (at, loss) in plain.iter().enumerate() {
             let token = at / (len - 1) * len + at % (len - 1);
             if counted[token] && real(token + 1) {
-                self.predicted += 1;
-                self.loss += loss;
-                self.dictionary += with[at];
-                self.zeros += zeros[at];
+                let own = [*loss, with[at], zeros[at]];
+                self.add_token(own);
+                self.group(groups[token / len]).add_token(own);
             }
         }
     }
 
-    pub(super) fn add_divergences(&mut self, logits: [Tensor<3>; 3], counted: &[bool]) {
+    /// `groups` has the group of each prompt.
+    pub(super) fn add_divergences(&mut self, logits: [Tensor<3>; 3], counted: &[bool], groups: &[usize]) {
+        let len = counted.len() / groups.len();
         let [plain, with, zeros] = logits.map(|logits| log_softmax(logits, 2));
         let of = |other: Tensor<3>| -> Vec<f64> {
             (plain.clone().exp() * (plain.clone() - other)).sum_dim(2).to_data().iter().collect()
         };
         let (with, zeros) = (of(with), of(zeros));
         for (at, _) in counted.iter().enumerate().filter(|(_, counted)| **counted) {
-            self.positions += 1;
-            self.kl_dictionary += with[at];
-            self.kl_zeros += zeros[at];
+            let own = [with[at], zeros[at]];
+            self.add_position(own);
+            self.group(groups[at / len]).add_position(own);
         }
     }
 }

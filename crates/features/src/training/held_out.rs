@@ -120,7 +120,7 @@ fn add((all, sums): &mut (Transcoders, Vec<Sums>), rows: &Rows) -> Result<()> {
             let values = rows[point][first * width..][..count * width].to_vec();
             Ok(Tensor::<2>::from_data(TensorData::new(values, [count, width]), &Device::flex()))
         };
-        add_reconstructions(all, sums, &some, (&vec![true; count], count))?;
+        add_reconstructions(all, sums, &some, (&vec![true; count], count), &[])?;
     }
     Ok(())
 }
