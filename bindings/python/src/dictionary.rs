@@ -1,17 +1,15 @@
 //! Sparse autoencoders and transcoders.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::tensor::Tensor;
 use hooklens::features::{Dictionary as Latents, Opened, SpliceDictionary, Training, TrainingRun};
 use hooklens::{Activation, Error, HookedModel};
-use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::array::Array;
-use crate::enter::{check_signals, enter};
+use crate::enter::{check_signals, end_run, enter};
 use crate::model::Model;
 use crate::show::{Bundle, bundle};
 
@@ -145,27 +143,22 @@ impl Model {
         if let Some(rate) = learning_rate {
             training = training.learning_rate(rate);
         }
-        let (stop, mut raised) = (Arc::new(AtomicBool::new(false)), None);
         let trained = enter(py, || {
             let bos = model.tokenizer().ok().and_then(|tokenizer| tokenizer.bos());
-            let run = TrainingRun::new([training]).exclude_tokens(bos).stop_when(stop.clone());
+            let run = TrainingRun::new([training]).exclude_tokens(bos);
             run.on_model(&model, &prompts, |_, step| {
                 let reported = Python::attach(|py| match &progress {
                     Some(progress) => progress.call1(py, (step.tokens, step.explained_variance, step.l0)).map(drop),
                     None => Ok(()),
                 });
-                if let Err(error) = reported {
-                    raised.get_or_insert(error);
-                    stop.store(true, Ordering::Relaxed);
+                if let Err(raised) = reported {
+                    end_run(raised);
                 }
                 check_signals();
             })
         })?;
-        if let Some(raised) = raised {
-            return Err(raised);
-        }
         let Some(first) = trained.into_iter().next() else {
-            return Err(PyKeyboardInterrupt::new_err("training was stopped"));
+            return Err(PyTypeError::new_err("training made no dictionary"));
         };
         let held_out = first.held_out.first().map(|own| (own.explained_variance, own.l0, own.dead));
         match first.dictionary {

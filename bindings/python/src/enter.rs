@@ -25,8 +25,9 @@ thread_local! {
     static HAS_OWN_THREADS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Python's exception from a signal handler, carried through Rust code as a panic.
-struct Interrupted(PyErr);
+/// Python's exception from a signal handler or from a function that cannot return an error, carried through Rust code as
+/// a panic.
+struct Raised(PyErr);
 
 /// Runs `work` without the GIL and converts its error.
 pub(crate) fn enter<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
@@ -42,8 +43,8 @@ pub(crate) fn enter<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + 
     ENTERED.set(outer);
     match done {
         Ok(done) => done.map_err(|error| to_python(py, &error)),
-        Err(panic) => match panic.downcast::<Interrupted>() {
-            Ok(interrupted) => Err(interrupted.0),
+        Err(panic) => match panic.downcast::<Raised>() {
+            Ok(raised) => Err(raised.0),
             Err(panic) => resume_unwind(panic),
         },
     }
@@ -57,8 +58,13 @@ pub(crate) fn check_signals() {
     }
     LAST_CHECK.set(Some(Instant::now()));
     if let Err(raised) = Python::attach(|py| py.check_signals()) {
-        resume_unwind(Box::new(Interrupted(raised)));
+        end_run(raised);
     }
+}
+
+/// Ends the run in which a Python function raised: unwinds to [`enter`], which raises the exception in Python.
+pub(crate) fn end_run(raised: PyErr) -> ! {
+    resume_unwind(Box::new(Raised(raised)))
 }
 
 /// Reports that this process was forked: threads of the parent do not exist here.

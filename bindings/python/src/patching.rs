@@ -1,6 +1,6 @@
 //! Activation patching, attribution patching and edge scores.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use burn::tensor::{Tensor, TensorData};
 use hooklens::circuits::Discovery;
@@ -12,7 +12,8 @@ use pyo3::prelude::*;
 use crate::analysis::Answer;
 use crate::array::Array;
 use crate::circuits::EdgeScores;
-use crate::enter::{check_signals, enter};
+use crate::enter::{check_signals, end_run, enter};
+use crate::error::to_python;
 use crate::input::Given;
 use crate::labeled::Labeled;
 use crate::model::Model;
@@ -22,25 +23,12 @@ use crate::model::Model;
 pub(crate) enum Judge {
     /// Name (`logit_diff`, `logit` or `log_prob`), answer, and the wrong answer of a difference.
     Named(String, Answer, Option<Answer>),
-    /// A function of logits, `[row, pos, d_vocab]`, and the number of the example, that returns one number per row.
+    /// A function of logits, `[row, pos, d_vocab]`, the number of the example, and whether gradients are needed. It
+    /// returns one number per row, or one pair per row: the number and its gradient, `[1, pos, d_vocab]`.
     Function(Py<PyAny>),
 }
 
-/// The first exception of a Python function, kept until the sweep has ended.
-#[derive(Clone, Default)]
-struct Failure(Arc<Mutex<Option<PyErr>>>);
-
-impl Failure {
-    fn note(&self, raised: PyErr) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(raised);
-    }
-
-    fn take(&self) -> Option<PyErr> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-fn metric_of(judge: Judge, model: &HookedTransformer, failure: &Failure) -> hooklens::Result<Metric> {
+fn metric_of(judge: Judge, model: &HookedTransformer) -> hooklens::Result<Metric> {
     match judge {
         Judge::Named(name, answer, wrong) => match (name.as_str(), wrong) {
             ("logit_diff", Some(wrong)) => Metric::logit_diff(model, answer, wrong),
@@ -51,26 +39,42 @@ fn metric_of(judge: Judge, model: &HookedTransformer, failure: &Failure) -> hook
                     .into(),
             )),
         },
-        Judge::Function(function) => {
-            let failure = failure.clone();
-            Ok(Metric::all(move |logits, example| {
-                check_signals();
-                let (rows, device) = (logits.dims()[0], logits.device());
-                let values = judged(&function, logits, example).unwrap_or_else(|raised| {
-                    failure.note(raised);
-                    vec![0.0; rows]
-                });
-                let len = values.len();
-                Tensor::from_data(TensorData::new(values, [len]), &device)
-            }))
-        }
+        Judge::Function(function) => Ok(Metric::all(move |logits, example| {
+            check_signals();
+            judged(&function, logits, example).unwrap_or_else(|raised| end_run(raised))
+        })),
     }
 }
 
-fn judged(function: &Py<PyAny>, logits: Tensor<3>, example: usize) -> PyResult<Vec<f32>> {
+/// The metric of each row. If the logits are tracked, its gradient is the one that the function returns.
+fn judged(function: &Py<PyAny>, logits: Tensor<3>, example: usize) -> PyResult<Tensor<1>> {
+    let (tracked, device) = (logits.is_autodiff(), logits.device().without_autodiff());
+    let untracked = if tracked { logits.clone().without_autodiff() } else { logits.clone() };
     Python::attach(|py| {
-        let array = Array::shared(&logits.into()).map_err(|error| crate::error::to_python(py, &error))?;
-        function.call1(py, (array, example))?.extract(py)
+        let array = Array::shared(&untracked.clone().into()).map_err(|error| to_python(py, &error))?;
+        let returned = function.call1(py, (array, example, tracked))?;
+        let numbers = |values: Vec<f32>| {
+            let len = values.len();
+            Tensor::<1>::from_data(TensorData::new(values, [len]), &device)
+        };
+        if !tracked {
+            return Ok(numbers(returned.extract(py)?));
+        }
+        let pairs: Vec<(f32, PyRef<'_, Array>)> = returned.extract(py)?;
+        let (values, slopes): (Vec<f32>, Vec<_>) = pairs.into_iter().unzip();
+        let slopes = slopes.iter().map(|slope| Ok(slope.tensor::<3>()?.to_device(&device).cast(logits.dtype())));
+        let slopes = slopes.collect::<hooklens::Result<Vec<_>>>().map_err(|error| to_python(py, &error))?;
+        let rows = slopes.len();
+        let slopes = Tensor::cat(slopes, 0);
+        if slopes.dims() != logits.dims() {
+            let (given, expected) = (slopes.dims(), logits.dims());
+            let message = format!("the gradient of the metric has shape {given:?}; the logits have shape {expected:?}");
+            return Err(PyValueError::new_err(message));
+        }
+        // A linear function with this gradient and these values.
+        let sums = |logits: Tensor<3>, slopes: Tensor<3>| (logits * slopes).sum_dim(2).sum_dim(1).reshape([rows]);
+        let offset = numbers(values).cast(logits.dtype()) - sums(untracked, slopes.clone());
+        Ok(sums(logits, slopes.autodiff()) + offset.autodiff())
     })
 }
 
@@ -81,7 +85,6 @@ pub(crate) struct PatchingTask {
     clean: Input,
     corrupted: Input,
     metric: Metric,
-    failure: Failure,
 }
 
 /// A result of a sweep: its values, of which the last axis is the example, and the metric of the clean and of the
@@ -113,11 +116,11 @@ impl PatchingTask {
         progress: Option<Py<PyAny>>,
         work: impl FnOnce(&Patching<'_>) -> hooklens::Result<T> + Send,
     ) -> PyResult<T> {
-        self.finish(enter(py, || {
+        enter(py, || {
             let patching =
                 Patching::new(&*self.model, self.clean.clone(), self.corrupted.clone(), self.metric.clone())?;
             work(&self.watched(patching, progress))
-        }))
+        })
     }
 
     /// Runs `work` with edges ablated in the clean run.
@@ -128,28 +131,20 @@ impl PatchingTask {
         work: impl FnOnce(&Patching<'_>) -> hooklens::Result<T> + Send,
     ) -> PyResult<T> {
         let ablation = ablation_named(ablation, &self.corrupted)?;
-        self.finish(enter(py, || {
+        enter(py, || {
             let patching = Patching::ablating(&*self.model, self.clean.clone(), ablation, self.metric.clone())?;
             work(&self.watched(patching, None))
-        }))
+        })
     }
 
     fn watched<'m>(&self, patching: Patching<'m>, progress: Option<Py<PyAny>>) -> Patching<'m> {
-        let failure = self.failure.clone();
         patching.on_progress(move |done, total| {
             check_signals();
             let Some(progress) = &progress else { return };
             if let Err(raised) = Python::attach(|py| progress.call1(py, (done, total))) {
-                failure.note(raised);
+                end_run(raised);
             }
         })
-    }
-
-    fn finish<T>(&self, done: PyResult<T>) -> PyResult<T> {
-        match self.failure.take() {
-            Some(raised) => Err(raised),
-            None => done,
-        }
     }
 }
 
@@ -158,11 +153,10 @@ impl PatchingTask {
     /// A task for pairs of prompts of equal length.
     #[new]
     fn new(py: Python<'_>, model: &Model, clean: Given, corrupted: Given, metric: Judge) -> PyResult<Self> {
-        let (model, failure) = (model.shared(), Failure::default());
-        let (clean, corrupted, metric) = enter(py, || {
-            Ok((clean.into_input(None)?, corrupted.into_input(None)?, metric_of(metric, &model, &failure)?))
-        })?;
-        Ok(Self { model, clean, corrupted, metric, failure })
+        let model = model.shared();
+        let (clean, corrupted, metric) =
+            enter(py, || Ok((clean.into_input(None)?, corrupted.into_input(None)?, metric_of(metric, &model)?)))?;
+        Ok(Self { model, clean, corrupted, metric })
     }
 
     /// Patches activations of the clean run into the corrupted run, one site at a time. `sweep` is one of

@@ -1,5 +1,8 @@
 """Sweeps, circuits, dictionaries and graphs: what only hooklens has."""
 
+import importlib
+import importlib.util
+
 import numpy as np
 import pytest
 
@@ -137,3 +140,63 @@ def test_graph_explains_its_targets(model, tmp_path):
 def test_errors_name_the_thing(model, call, error, message):
     with pytest.raises(error, match=message):
         call(model)
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, ZeroDivisionError])
+def test_functions_that_raise_end_the_run_at_once(model, raised):
+    calls = []
+
+    def third(*_):
+        calls.append(1)
+        if len(calls) == 3:
+            raise raised("third call")
+        return 0.0
+
+    metric = model.patching(CLEAN, CORRUPTED, metric=third)
+    watched = model.patching(CLEAN, CORRUPTED, answer="Mary", wrong="John")
+    works = [
+        lambda: metric.sweep("attn_head_out_by_pos"),
+        lambda: watched.sweep("resid_pre", third),
+        lambda: metric.edges("exact"),
+        lambda: SAE.train(model, [CLEAN] * 50, "blocks.2.hook_resid_pre", d_sae=64, k=4, tokens=20_000, progress=third),
+    ]
+    for number, work in enumerate(works):
+        calls.clear()
+        with pytest.raises(raised, match="third call"):
+            work()
+        assert len(calls) == 3, number
+    assert np.isfinite(model(CLEAN)).all()
+
+
+def with_slope(logits):
+    slope = np.zeros_like(logits)
+    slope[0, -1, 1], slope[0, -1, 2] = 1, -1
+    return difference(logits), slope
+
+
+def metrics():
+    yield HookedTransformer, with_slope
+    for name in ("torch", "jax"):
+        if importlib.util.find_spec(name) is not None:
+            yield importlib.import_module(f"hooklens.{name}").HookedTransformer, difference
+
+
+@pytest.mark.parametrize(("framework", "function"), list(metrics()))
+def test_metrics_in_python_have_gradients(framework, function, task):
+    own = framework.from_pretrained("embedded:ioi").patching(CLEAN, CORRUPTED, metric=function)
+    for name in ("resid_pre", "attn_head_out_all_pos"):
+        ours, theirs = task.attribution(name).values, own.attribution(name).values
+        assert np.abs(np.asarray(ours) - np.asarray(theirs)).max() < 1e-4 * np.abs(np.asarray(ours)).max()
+    for method in ("eap", "eap-ig", "mask-gradients"):
+        ours, theirs = (np.asarray(one.edges(method).mean().values) for one in (task, own))
+        assert np.abs(ours - theirs).max() < 1e-4 * np.abs(ours).max()
+    assert np.abs(np.asarray(task.sweep("mlp_out").values) - np.asarray(own.sweep("mlp_out").values)).max() < 1e-4
+
+
+def test_metrics_without_gradients_are_refused(model):
+    own = model.patching(CLEAN, CORRUPTED, metric=difference)
+    with pytest.raises(TypeError, match="must return a pair"):
+        own.attribution("resid_pre")
+    wrong = model.patching(CLEAN, CORRUPTED, metric=lambda logits: (0.0, logits[..., :5]))
+    with pytest.raises(ValueError, match="gradient of the metric has shape"):
+        wrong.edges("eap")

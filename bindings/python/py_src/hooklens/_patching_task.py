@@ -42,7 +42,8 @@ class Patching:
 
     `metric` is a function of logits, `[1, pos, d_vocab]`, that returns a number; without it, the metric is the logit of
     `answer`, minus the logit of `wrong` if it is given, at the last position. Answers are texts or ids, or lists with
-    one per pair.
+    one per pair. Attribution and edge scores differentiate the function as `run_with_gradients` does: torch and JAX do
+    it themselves; in NumPy, the function returns a pair of the number and its gradient with respect to the logits.
     """
 
     def __init__(
@@ -61,11 +62,16 @@ class Patching:
         if metric is None:
             judge = ("logit" if wrong is None else "logit_diff", answer, wrong)
         else:
-            shared, function = model._framework.shared, metric
+            framework, function = model._framework, metric
 
-            def judge(logits: _native.Array, example: int) -> list[float]:
-                rows = shared(logits)
-                return [float(function(rows[row : row + 1])) for row in range(rows.shape[0])]
+            def judge(logits: _native.Array, example: int, gradient: bool) -> list[Any]:
+                rows = framework.shared(logits)
+                each = [rows[row : row + 1] for row in range(rows.shape[0])]
+                if gradient:
+                    pairs = [model._differentiate(function, row) for row in each]
+                    return [(float(value), framework.to_native(slope, logits)) for value, slope in pairs]
+                values = map(function, each)
+                return [float(value[0] if isinstance(value, tuple) else value) for value in values]
 
         self.model = model
         rows = [model._rows(prompts) for prompts in (clean, corrupted)]
