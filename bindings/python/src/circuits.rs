@@ -1,7 +1,7 @@
 //! Edge scores and circuits.
 
 use hooklens::attribution::{EdgeGraph, EdgeScores as Scores, Sender};
-use hooklens::circuits::{Adversary, Circuit as Edges, MIB_SHARES, Selection};
+use hooklens::circuits::{Adversary, Circuit as Edges, CircuitRuns, MIB_SHARES, Selection};
 use hooklens::patching::Receiver;
 use hooklens::plot::CircuitDiagram;
 use hooklens::statistics::Statistics;
@@ -133,27 +133,35 @@ fn selection_named(name: &str) -> PyResult<Selection> {
 }
 
 /// Faithfulness and its interval.
-type Run = (f64, Option<(f64, f64)>);
+pub(crate) type Run = (f64, Option<(f64, f64)>);
 
 /// Shares of edges, faithfulness of each circuit, CPR and CMD.
 type Curve = (Vec<f64>, Vec<f64>, f64, f64);
 
+/// Faithfulness of each circuit, and its interval if there are several examples.
+pub(crate) fn faithfulness_of(runs: &CircuitRuns) -> hooklens::Result<Vec<Run>> {
+    let values = runs.faithfulness()?;
+    let intervals = match runs.clean.len() {
+        0 | 1 => vec![None; values.len()],
+        _ => runs.intervals(&Statistics::new())?.iter().map(|own| Some((own.low, own.high))).collect(),
+    };
+    Ok(values.into_iter().zip(intervals).collect())
+}
+
 #[pymethods]
 impl PatchingTask {
+    /// The circuit that is left after removing edges one after another.
+    #[pyo3(signature = (threshold, ablation="patching"))]
+    fn acdc(&self, py: Python<'_>, threshold: f64, ablation: &str) -> PyResult<Circuit> {
+        self.ablating(py, ablation, |patching| Ok(Circuit { edges: patching.acdc(threshold)? }))
+    }
+
     /// Faithfulness of each circuit, with everything else ablated, and its 95 % interval over the examples if there is
     /// more than one.
     #[pyo3(signature = (circuits, ablation="patching"))]
     fn run_circuits(&self, py: Python<'_>, circuits: Vec<Py<Circuit>>, ablation: &str) -> PyResult<Vec<Run>> {
         let circuits: Vec<Edges> = circuits.iter().map(|circuit| circuit.get().edges.clone()).collect();
-        self.ablating(py, ablation, |patching| {
-            let runs = patching.run_circuits(&circuits)?;
-            let values = runs.faithfulness()?;
-            let intervals = match runs.clean.len() {
-                0 | 1 => vec![None; values.len()],
-                _ => runs.intervals(&Statistics::new())?.iter().map(|own| Some((own.low, own.high))).collect(),
-            };
-            Ok(values.into_iter().zip(intervals).collect())
-        })
+        self.ablating(py, ablation, |patching| faithfulness_of(&patching.run_circuits(&circuits)?))
     }
 
     /// Faithfulness of circuits that keep growing shares of the edges; CPR and CMD as MIB defines them.

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use burn::tensor::Tensor;
 use hooklens::features::{Dictionary as Latents, Opened, SpliceDictionary, Training, TrainingRun};
 use hooklens::{Activation, Error, HookedModel};
 use pyo3::exceptions::PyTypeError;
@@ -86,12 +85,19 @@ impl Dictionary {
         enter(py, || Array::shared(&self.dictionary.direction(latent)?.into()))
     }
 
-    /// The encoder, `[d_in, d_sae]`, or the decoder, `[d_sae, d_in]`.
-    fn weights(&self, py: Python<'_>, decoder: bool) -> PyResult<Array> {
+    /// One of SAELens's weights: `W_enc`, `[d_in, d_sae]`; `b_enc`, `[d_sae]`; `W_dec`, `[d_sae, d_in]`; or `b_dec`,
+    /// `[d_in]`.
+    fn weight(&self, py: Python<'_>, name: &str) -> PyResult<Array> {
         enter(py, || {
             let weights = self.dictionary.weights()?;
-            let matrix: Tensor<2> = if decoder { weights.decoder } else { weights.encoder };
-            Array::shared(&matrix.into())
+            let activation: Activation = match name {
+                "W_enc" => weights.encoder.into(),
+                "b_enc" => weights.encoder_bias.into(),
+                "W_dec" => weights.decoder.into(),
+                "b_dec" => weights.decoder_bias.into(),
+                _ => return Err(Error::Other(format!("a dictionary has no weight {name:?}").into())),
+            };
+            Array::shared(&activation)
         })
     }
 

@@ -19,6 +19,7 @@ mod input;
 mod kv_cache;
 mod labeled;
 mod model;
+mod nodes;
 mod patching;
 mod run;
 mod show;
@@ -46,6 +47,8 @@ mod _native {
     use super::labeled::Labeled;
     #[pymodule_export]
     use super::model::Model;
+    #[pymodule_export]
+    use super::nodes::{NodeCircuit, NodeScores};
     #[pymodule_export]
     use super::patching::PatchingTask;
     #[pymodule_export]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::tensor::{Tensor, TensorData};
-use hooklens::circuits::Discovery;
+use hooklens::circuits::{Discovery, LearnedMasks};
 use hooklens::patching::{Ablation, Metric, Patching, PatchingResult};
 use hooklens::{Error, HookedTransformer, Input};
 use pyo3::exceptions::PyValueError;
@@ -189,17 +189,28 @@ impl PatchingTask {
     }
 
     /// Scores every edge between heads, MLPs, embeddings and logits.
-    #[pyo3(signature = (method="eap-ig", *, steps=5, ablation="patching"))]
-    fn edges(&self, py: Python<'_>, method: &str, steps: usize, ablation: &str) -> PyResult<EdgeScores> {
+    #[pyo3(signature = (method="eap-ig", *, steps=None, ablation="patching", keep=0.05))]
+    fn edges(
+        &self,
+        py: Python<'_>,
+        method: &str,
+        steps: Option<usize>,
+        ablation: &str,
+        keep: f64,
+    ) -> PyResult<EdgeScores> {
+        let masks = LearnedMasks::new().keep(keep).steps(steps.unwrap_or(300));
+        let steps = steps.unwrap_or(5);
         let method = match method {
             "eap" => Discovery::Eap,
             "eap-ig" => Discovery::EapIg(steps),
             "relp" => Discovery::Relp,
             "mask-gradients" => Discovery::MaskGradients(steps),
             "exact" => Discovery::Exact,
+            "learned-masks" => Discovery::LearnedMasks(masks),
             other => {
                 return Err(PyValueError::new_err(format!(
-                    "method must be \"eap\", \"eap-ig\", \"relp\", \"mask-gradients\" or \"exact\", not {other:?}"
+                    "method must be \"eap\", \"eap-ig\", \"relp\", \"mask-gradients\", \"exact\" or \"learned-masks\", \
+                     not {other:?}"
                 )));
             }
         };

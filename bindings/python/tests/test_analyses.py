@@ -76,6 +76,9 @@ def test_circuit_of_all_edges_is_the_model(model, task):
     assert curve.faithfulness[-1] == pytest.approx(1, abs=1e-4)
     whole, worst = task.adversarial_ablation(small)
     assert worst <= whole + 1e-6
+    masks = task.edges("learned-masks", steps=20, keep=0.2)
+    assert len(masks.circuit(40)) <= 40
+    assert 0 < len(task.acdc(1.0)) < len(everything)
 
 
 def test_spliced_dictionary_changes_nothing(model):
@@ -90,6 +93,25 @@ def test_spliced_dictionary_changes_nothing(model):
     off = spliced.run_with_hooks(CLEAN, fwd_hooks=[(name, lambda x, hook: np.zeros_like(x))])
     assert np.abs(off - model(CLEAN)).max() > 1e-2
     assert sae(np.zeros(64, dtype=np.float32)).shape == (64,) and sae.W_dec.shape == (256, 64)
+    assert sae.b_enc.shape == (256,) and sae.b_dec.shape == (64,)
+    assert (sae.cfg.d_in, sae.cfg.d_sae, sae.cfg.metadata.hook_name) == (64, 256, sae.hook_name)
+
+
+def test_circuit_of_nodes(model, task):
+    scores = task.node_scores("heads", method="exact")
+    everything = scores.circuit(16)
+    kept, dropped, top = task.run_nodes([everything, everything.complement(), scores.circuit(6)])
+    assert kept.value == pytest.approx(1, abs=1e-4) and dropped.value == pytest.approx(0, abs=1e-4)
+    assert top.value > 0.5 and len(scores.circuit(6)) == 6
+    assert scores.circuit(1).names()[0].startswith("layer ")
+    again = scores.circuit_from_json(everything.to_json())
+    assert again.names() == everything.names()
+    neurons = task.node_scores("neurons", by_position=True, ablation="mean-positional")
+    assert neurons.effects.shape[:2] == (4, 15)
+    with pytest.raises(ValueError, match="heads, mlps, neurons or latents"):
+        task.node_scores("layers")
+    with pytest.raises(ValueError, match="others"):
+        task.run_nodes([everything, neurons.circuit(3)])
 
 
 def test_training_makes_a_dictionary(model, tmp_path):

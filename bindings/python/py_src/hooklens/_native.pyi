@@ -6,7 +6,7 @@ from _typeshed import Incomplete, SupportsGetItem
 from os import PathLike
 from typing import Any, SupportsFloat, SupportsIndex, final
 
-__all__ = ["Array", "AttributionGraph", "Cache", "Circuit", "Dictionary", "EdgeScores", "KvCache", "Labeled", "Model", "PatchingTask", "RunOutput", "after_fork_in_child"]
+__all__ = ["Array", "AttributionGraph", "Cache", "Circuit", "Dictionary", "EdgeScores", "KvCache", "Labeled", "Model", "NodeCircuit", "NodeScores", "PatchingTask", "RunOutput", "after_fork_in_child"]
 
 @final
 class Array:
@@ -204,9 +204,10 @@ class Dictionary:
         """
         Writes SAELens's format.
         """
-    def weights(self, /, decoder: bool) -> Array:
+    def weight(self, /, name: str) -> Array:
         """
-        The encoder, `[d_in, d_sae]`, or the decoder, `[d_sae, d_in]`.
+        One of SAELens's weights: `W_enc`, `[d_in, d_sae]`; `b_enc`, `[d_sae]`; `W_dec`, `[d_sae, d_in]`; or `b_dec`,
+        `[d_in]`.
         """
     def with_error_term(self, /, error_term: bool) -> Dictionary:
         """
@@ -485,6 +486,46 @@ class Model:
         """
 
 @final
+class NodeCircuit:
+    """
+    Heads, MLPs, neurons or latents that are kept while the others are ablated.
+    """
+    def __len__(self, /) -> int: ...
+    def __repr__(self, /) -> str: ...
+    def complement(self, /) -> NodeCircuit:
+        """
+        The nodes that are not in the circuit.
+        """
+    def names(self, /) -> list[str]:
+        """
+        The names of the nodes.
+        """
+    def nodes(self, /) -> list[list[int]]:
+        """
+        The nodes, each as one index per axis.
+        """
+    def to_json(self, /) -> str: ...
+
+@final
+class NodeScores:
+    """
+    Nodes of one kind with the effect of ablating each.
+    """
+    def circuit(self, /, count: SupportsIndex, selection: str = "top") -> NodeCircuit:
+        """
+        The circuit of the best nodes: `top` by magnitude or `most-helpful` by sign.
+        """
+    def circuit_from_json(self, /, text: str) -> NodeCircuit:
+        """
+        Reads a circuit of these nodes.
+        """
+    @property
+    def effects(self, /) -> Labeled:
+        """
+        Mean effects, with the axes of the nodes.
+        """
+
+@final
 class PatchingTask:
     """
     A metric of a model on pairs of prompts.
@@ -494,6 +535,10 @@ class PatchingTask:
         A task for pairs of prompts of equal length.
         """
     def __repr__(self, /) -> str: ...
+    def acdc(self, /, threshold: SupportsFloat | SupportsIndex, ablation: str = "patching") -> Circuit:
+        """
+        The circuit that is left after removing edges one after another.
+        """
     def adversarial_ablation(self, /, circuit: Circuit, steps: SupportsIndex = 5, subsets: SupportsIndex = 20, ablation: str = "patching") -> tuple[float, float]:
         """
         Faithfulness with everything outside a circuit ablated, and the worst over subsets of it.
@@ -502,7 +547,7 @@ class PatchingTask:
         """
         Estimates the effects of a sweep from one gradient.
         """
-    def edges(self, /, method: str = "eap-ig", *, steps: SupportsIndex = 5, ablation: str = "patching") -> EdgeScores:
+    def edges(self, /, method: str = "eap-ig", *, steps: SupportsIndex | None = None, ablation: str = "patching", keep: SupportsFloat | SupportsIndex = 0.05) -> EdgeScores:
         """
         Scores every edge between heads, MLPs, embeddings and logits.
         """
@@ -510,10 +555,19 @@ class PatchingTask:
         """
         Faithfulness of circuits that keep growing shares of the edges; CPR and CMD as MIB defines them.
         """
+    def node_scores(self, /, nodes: str, *, by_position: bool = False, method: str = "attribution", ablation: str = "patching") -> NodeScores:
+        """
+        The effect of ablating each node, estimated from one gradient or exact.
+        """
     def run_circuits(self, /, circuits: SupportsGetItem[int, Circuit], ablation: str = "patching") -> list[tuple[float, tuple[float, float] | None]]:
         """
         Faithfulness of each circuit, with everything else ablated, and its 95 % interval over the examples if there is
         more than one.
+        """
+    def run_nodes(self, /, circuits: SupportsGetItem[int, NodeCircuit], ablation: str = "patching") -> list[tuple[float, tuple[float, float] | None]]:
+        """
+        Faithfulness of each circuit, with all other nodes of its kind ablated, and its 95 % interval over the examples if
+        there is more than one.
         """
     def sweep(self, /, sweep: str, progress: Any | None = None) -> tuple[Labeled, list[float] | None, list[float]]:
         """

@@ -91,11 +91,32 @@ class Patching:
         """Estimates a sweep from one gradient (attribution patching)."""
         return PatchingResult(self._task.attribution(name))
 
-    def edges(self, method: str = "eap-ig", *, steps: int = 5, ablation: str = "patching") -> EdgeScores:
+    def edges(
+        self, method: str = "eap-ig", *, steps: int | None = None, ablation: str = "patching", keep: float = 0.05
+    ) -> EdgeScores:
         """Scores of all edges between heads, MLPs, embeddings and logits: the change in the metric if the edge is
-        ablated. `method` is `eap`, `eap-ig`, `relp`, `mask-gradients` or `exact`; `ablation` is `patching` (from the
-        corrupted run), `zero`, `mean` or `mean-positional`."""
-        return EdgeScores(self._task.edges(method, steps=steps, ablation=ablation))
+        ablated. `method` is `eap`, `eap-ig`, `relp`, `mask-gradients`, `exact` or `learned-masks` (which trains a mask
+        that keeps the share `keep` of the edges); `ablation` is `patching` (from the corrupted run), `zero`, `mean` or
+        `mean-positional`. `steps` is 5 by default, for learned masks 300."""
+        return EdgeScores(self._task.edges(method, steps=steps, ablation=ablation, keep=keep))
+
+    def acdc(self, threshold: float, ablation: str = "patching") -> Circuit:
+        """The circuit that is left after removing edges whose ablation changes the metric by less than `threshold`, one
+        after another from the logits backward. Slow: one run per edge."""
+        return Circuit(self._task.acdc(threshold, ablation))
+
+    def node_scores(
+        self, nodes: str, *, by_position: bool = False, method: str = "attribution", ablation: str = "patching"
+    ) -> NodeScores:
+        """The change in the metric if a node is ablated, for all `heads`, `mlps`, `neurons` or, in a model with spliced
+        dictionaries, `latents`; with `by_position`, at each position. `method` is `attribution` or `exact`."""
+        scores = self._task.node_scores(nodes, by_position=by_position, method=method, ablation=ablation)
+        return NodeScores(scores)
+
+    def run_nodes(self, circuits: Sequence[NodeCircuit], ablation: str = "patching") -> list[Faithfulness]:
+        """Faithfulness of circuits of nodes, with all other nodes of their kind ablated."""
+        natives = [circuit._native for circuit in circuits]
+        return [Faithfulness(*run) for run in self._task.run_nodes(natives, ablation)]
 
     def run_circuits(self, circuits: Sequence[Circuit], ablation: str = "patching") -> list[Faithfulness]:
         """Faithfulness of circuits, with all other edges ablated."""
@@ -189,3 +210,52 @@ class Circuit:
 
     def __repr__(self) -> str:
         return f"Circuit({len(self)} edges)"
+
+
+class NodeScores:
+    """The effect of ablating each node of a kind."""
+
+    def __init__(self, native: _native.NodeScores) -> None:
+        self._native = native
+
+    @property
+    def effects(self) -> LabeledArray:
+        """Mean effects, with one axis for layers and one for each kind of index, such as `[layer, head]`."""
+        return LabeledArray(self._native.effects)
+
+    def circuit(self, count: int, selection: str = "top") -> NodeCircuit:
+        """The circuit of the best nodes: `top` by magnitude or `most-helpful` by sign."""
+        return NodeCircuit(self._native.circuit(count, selection))
+
+    def circuit_from_json(self, text: str) -> NodeCircuit:
+        """Reads a circuit of these nodes, and checks that it belongs to the model."""
+        return NodeCircuit(self._native.circuit_from_json(text))
+
+
+class NodeCircuit:
+    """Heads, MLPs, neurons or latents that are kept while the others are ablated."""
+
+    def __init__(self, native: _native.NodeCircuit) -> None:
+        self._native = native
+
+    def names(self) -> list[str]:
+        """The names of the nodes, such as `layer 3 head 0`."""
+        return self._native.names()
+
+    def nodes(self) -> list[list[int]]:
+        """The nodes, each as one index per axis of the scores."""
+        return self._native.nodes()
+
+    def complement(self) -> NodeCircuit:
+        """All other nodes of the kind."""
+        return NodeCircuit(self._native.complement())
+
+    def to_json(self) -> str:
+        """The circuit as JSON, with the hash of the model's weights."""
+        return self._native.to_json()
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def __repr__(self) -> str:
+        return repr(self._native)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
@@ -85,12 +86,28 @@ class SAE:
     @property
     def W_enc(self) -> Any:
         """Encoder, `[d_in, d_sae]`."""
-        return NUMPY.weight(self._native.weights(False))
+        return NUMPY.weight(self._native.weight("W_enc"))
+
+    @property
+    def b_enc(self) -> Any:
+        """Bias of the encoder, `[d_sae]`."""
+        return NUMPY.weight(self._native.weight("b_enc"))
 
     @property
     def W_dec(self) -> Any:
         """Decoder, `[d_sae, d_in]`."""
-        return NUMPY.weight(self._native.weights(True))
+        return NUMPY.weight(self._native.weight("W_dec"))
+
+    @property
+    def b_dec(self) -> Any:
+        """Bias of the decoder, `[d_in]`."""
+        return NUMPY.weight(self._native.weight("b_dec"))
+
+    @property
+    def cfg(self) -> SimpleNamespace:
+        """The sizes and the hook point, under SAELens's names: `cfg.d_in`, `cfg.d_sae`, `cfg.metadata.hook_name`."""
+        metadata = SimpleNamespace(hook_name=self.hook_name)
+        return SimpleNamespace(d_in=self.d_in, d_sae=self.d_sae, metadata=metadata)
 
     def _applied(self, function: Callable[[_native.Array], _native.Array], x: Any) -> Any:
         framework = framework_of(x)
