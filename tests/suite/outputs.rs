@@ -374,6 +374,8 @@ fn a_file_of_labels_loses_nothing() {
     let json = path.with_extension("json");
     std::fs::write(&json, r#"{"3": "a", "03": "b"}"#).unwrap();
     assert!(Labels::read(&json).unwrap_err().to_string().contains("latent 3 has two labels"));
+    std::fs::write(&json, r#"{"1": {"3": "a"}, "01": {"3": "b"}}"#).unwrap();
+    assert!(Labels::read_by_layer(&json).unwrap_err().to_string().contains("layer 1 is given twice"));
     std::fs::write(&path, "layer,latent,label\n0,3,\"a\nb\"\n1,3,c\n").unwrap();
     let layers = Labels::read_by_layer(&path).unwrap();
     assert_eq!((layers[&0].get(3), layers[&1].get(3)), (Some("a\nb"), Some("c")));

@@ -259,7 +259,9 @@ impl<'de> Visitor<'de> for OfLayers {
             let number = layer.parse();
             let layer = number.map_err(|_| A::Error::custom(format!("`{}` is not a layer number", excerpt(layer))))?;
             check_layer(layer).map_err(A::Error::custom)?;
-            self.0.insert(layer, all.next_value::<OfLatents>()?.0);
+            if self.0.insert(layer, all.next_value::<OfLatents>()?.0).is_some() {
+                return Err(A::Error::custom(format!("layer {layer} is given twice")));
+            }
             check_count(self.0.values().map(Labels::count).sum()).map_err(A::Error::custom)?;
         }
         Ok(self)
