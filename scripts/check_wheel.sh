@@ -11,6 +11,12 @@ trap 'rm -rf "$work"' EXIT
 "$python" -m pip install --quiet --retries 10 "maturin>=1.9,<2" pytest mypy einops pandas pandas-stubs duckdb polars \
   pyarrow datasets
 PATH="$(dirname "$python"):$PATH" scripts/build_wheel.sh "$work/wheels"
+# A download of at most 40 MB.
+size="$(wc -c <"$(echo "$work"/wheels/*.whl)")"
+if [ "$size" -gt 40000000 ]; then
+  echo "the wheel has $size bytes, more than 40000000" >&2
+  exit 1
+fi
 # In a fresh environment, the wheel must install and run with NumPy as its only dependency.
 "$python" -m venv "$work/fresh"
 "$work/fresh/bin/pip" install --quiet --retries 10 "$work"/wheels/*.whl
@@ -23,4 +29,4 @@ HOOKLENS_PROGRAM="$work/fresh/bin/hooklens" "$python" -m pytest -q -p no:cachepr
 # The stubs in the repository must be those that the native module describes.
 PATH="$(dirname "$python"):$PATH" maturin generate-stubs --profile release --features stubs --out "$work/stubs" --quiet
 diff "$work/stubs/hooklens/_native.pyi" py_src/hooklens/_native.pyi
-echo "wheel: ok, $(basename "$work"/wheels/*.whl)"
+echo "wheel: ok, $(basename "$work"/wheels/*.whl), $size bytes"
