@@ -135,8 +135,13 @@ pub(super) fn restore(path: &Path, task: &Task, masks: &mut Masked) -> Result<us
         return Ok(0);
     }
     let wrong = |reason: String| CircuitError::Checkpoint { path: path.into(), reason };
-    let bytes = regular::read(path).map_err(load_errors::cant_read(path))?;
     let unknown = || wrong("it is not a checkpoint of learned masks, or it is damaged".into());
+    // Three numbers per edge and two per example, of at most 21 characters each with their comma.
+    let largest = (1 << 20) + 64 * task.edges as u64 + 48 * task.metrics.len() as u64;
+    if regular::check(path).map_err(load_errors::cant_read(path))?.len() > largest {
+        return Err(unknown().into());
+    }
+    let bytes = regular::read(path).map_err(load_errors::cant_read(path))?;
     let file: File = serde_json::from_slice(&bytes).map_err(|_| unknown())?;
     if file.format != FORMAT || file.checksum != format!("{:032x}", xxh3_128(file.state.as_bytes())) {
         return Err(unknown().into());
