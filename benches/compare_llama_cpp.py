@@ -1,7 +1,7 @@
 """Times llama.cpp, to be run alternately with `hooklens bench --work decode` on the same file.
 
     pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36
-    python benches/llama_cpp.py model.gguf [threads=2] [tokens=32]
+    python benches/compare_llama_cpp.py model.gguf [threads=2] [tokens=32]
 
 Prints milliseconds per prompt token and per decoded token.
 """
