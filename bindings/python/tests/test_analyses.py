@@ -95,6 +95,10 @@ def test_spliced_dictionary_changes_nothing(model):
     assert sae(np.zeros(64, dtype=np.float32)).shape == (64,) and sae.W_dec.shape == (256, 64)
     assert sae.b_enc.shape == (256,) and sae.b_dec.shape == (64,)
     assert (sae.cfg.d_in, sae.cfg.d_sae, sae.cfg.metadata.hook_name) == (64, 256, sae.hook_name)
+    assert sae.cfg.architecture() == "jumprelu"
+    x = cache[sae.hook_name]
+    pre = (x - sae.b_dec) @ sae.W_enc + sae.b_enc
+    assert np.abs(np.where(pre > sae.threshold, pre, 0) - sae.encode(x)).max() < 1e-4
 
 
 def test_circuit_of_nodes(model, task):
@@ -222,3 +226,22 @@ def test_metrics_without_gradients_are_refused(model):
     wrong = model.patching(CLEAN, CORRUPTED, metric=lambda logits: (0.0, logits[..., :5]))
     with pytest.raises(ValueError, match="gradient of the metric has shape"):
         wrong.edges("eap")
+    with pytest.raises(ValueError, match="gradient of the metric has type NoneType"):
+        model.patching(CLEAN, CORRUPTED, metric=lambda logits: (0.0, None)).edges("eap")
+    for returned in (None, "far", np.zeros(3), (1, 2, 3)):
+        with pytest.raises(TypeError, match="the metric must return a number"):
+            model.patching(CLEAN, CORRUPTED, metric=lambda logits: returned).sweep("resid_pre")
+    with pytest.raises(TypeError, match="function of logits"):
+        model.patching(CLEAN, CORRUPTED, metric="logit_diff")
+
+
+def test_each_pair_may_have_a_metric(model):
+    texts = [CLEAN, CLEAN.replace("Mary", "Tom")]
+    corrupted = [CORRUPTED, CORRUPTED.replace("Mary", "Tom")]
+    both = model.patching(texts, corrupted, answer=["Mary", "Tom"], wrong=["John", "John"]).sweep("mlp_out")
+    tokens = [model.to_single_token(name) for name in ("Mary", "Tom", "John")]
+    metrics = [lambda logits, token=token: logits[0, -1, token] - logits[0, -1, tokens[2]] for token in tokens[:2]]
+    own = model.patching(texts, corrupted, metric=metrics).sweep("mlp_out")
+    assert np.abs(own.values - both.values).max() < 1e-4
+    with pytest.raises(ValueError, match="there are 1 metrics for 2 pairs"):
+        model.patching(texts, corrupted, metric=metrics[:1])

@@ -159,6 +159,11 @@ class Dictionary:
     A sparse autoencoder or a transcoder.
     """
     @property
+    def architecture(self, /) -> str:
+        """
+        SAELens's name of the architecture.
+        """
+    @property
     def d_in(self, /) -> int:
         """
         Width of the input.
@@ -203,6 +208,11 @@ class Dictionary:
     def save(self, /, folder: str | PathLike[str]) -> None:
         """
         Writes SAELens's format.
+        """
+    @property
+    def threshold(self, /) -> Array | None:
+        """
+        Thresholds of a JumpReLU dictionary, `[d_sae]`.
         """
     def weight(self, /, name: str) -> Array:
         """

@@ -40,9 +40,9 @@ class FaithfulnessCurve(NamedTuple):
 class Patching:
     """Pairs of prompts of equal length and a metric of the logits.
 
-    `metric` is a function of logits, `[1, pos, d_vocab]`, that returns a number; without it, the metric is the logit of
-    `answer`, minus the logit of `wrong` if it is given, at the last position. Answers are texts or ids, or lists with
-    one per pair. Attribution and edge scores differentiate the function as `run_with_gradients` does: torch and JAX do
+    `metric` is a function of the logits of one prompt, `[1, pos, d_vocab]`, that returns a number, or a list with one
+    function per pair; without it, the metric is the logit of `answer`, minus the logit of `wrong` if it is given, at the
+    last position. Answers are texts or ids, or lists with one per pair. Attribution and edge scores differentiate the function as `run_with_gradients` does: torch and JAX do
     it themselves; in NumPy, the function returns a pair of the number and its gradient with respect to the logits.
     """
 
@@ -54,7 +54,7 @@ class Patching:
         *,
         answer: Any = None,
         wrong: Any = None,
-        metric: Callable[[Any], Any] | None = None,
+        metric: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None = None,
     ) -> None:
         if (metric is None) == (answer is None):
             raise TypeError("give either answer (and wrong) or metric")
@@ -62,19 +62,15 @@ class Patching:
         if metric is None:
             judge = ("logit" if wrong is None else "logit_diff", answer, wrong)
         else:
-            framework, function = model._framework, metric
-
-            def judge(logits: _native.Array, example: int, gradient: bool) -> list[Any]:
-                rows = framework.shared(logits)
-                each = [rows[row : row + 1] for row in range(rows.shape[0])]
-                if gradient:
-                    pairs = [model._differentiate(function, row) for row in each]
-                    return [(float(value), framework.to_native(slope, logits)) for value, slope in pairs]
-                values = map(function, each)
-                return [float(value[0] if isinstance(value, tuple) else value) for value in values]
+            functions = [metric] if callable(metric) else list(metric)
+            if not all(map(callable, functions)):
+                raise TypeError("metric must be a function of logits, or a list of functions, one per pair")
+            judge = _judge(model, functions)
 
         self.model = model
         rows = [model._rows(prompts) for prompts in (clean, corrupted)]
+        if metric is not None and not callable(metric) and len(functions) != len(rows[0][0]):
+            raise ValueError(f"there are {len(functions)} metrics for {len(rows[0][0])} pairs; give one per pair")
         if any(mask is not None for _, mask in rows):
             raise ValueError("the prompts of a sweep must not be padded: give prompts of equal length")
         for place, (one, other) in enumerate(zip(rows[0][0], rows[1][0])):
@@ -108,8 +104,8 @@ class Patching:
     def node_scores(
         self, nodes: str, *, by_position: bool = False, method: str = "attribution", ablation: str = "patching"
     ) -> NodeScores:
-        """The change in the metric if a node is ablated, for all `heads`, `mlps`, `neurons` or, in a model with spliced
-        dictionaries, `latents`; with `by_position`, at each position. `method` is `attribution` or `exact`."""
+        """The change in the metric if a node is ablated, for all `heads`, `mlps`, `neurons` or, in a model with a spliced
+        dictionary (`model.splice(sae)`), `latents`; with `by_position`, at each position. `method` is `attribution` or `exact`."""
         scores = self._task.node_scores(nodes, by_position=by_position, method=method, ablation=ablation)
         return NodeScores(scores)
 
@@ -139,6 +135,36 @@ class Patching:
     ) -> tuple[float, float]:
         """Faithfulness with everything outside the circuit ablated, and with the worst part of it ablated."""
         return self._task.adversarial_ablation(circuit._native, steps, subsets, ablation)
+
+
+def _judge(model: HookedTransformer, functions: list[Callable[[Any], Any]]) -> Callable[..., list[Any]]:
+    """The metric of all rows of a batch, which belong to one example, as numbers or as numbers and gradients."""
+    framework = model._framework
+
+    def number(value: Any) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"the metric must return a number, not {str(value)[:80]} ({type(value).__name__})") from None
+
+    def judge(logits: _native.Array, example: int, gradient: bool) -> list[Any]:
+        function = functions[example if len(functions) > 1 else 0]
+        rows = framework.shared(logits)
+        each = [rows[row : row + 1] for row in range(rows.shape[0])]
+        if not gradient:
+            values = map(function, each)
+            return [number(value[0] if isinstance(value, tuple) and len(value) == 2 else value) for value in values]
+        pairs = []
+        for row in each:
+            value, slope = model._differentiate(function, row)
+            shape = getattr(slope, "shape", None)
+            if shape is None or tuple(shape) != tuple(row.shape):
+                given = f"shape {tuple(shape)}" if shape is not None else f"type {type(slope).__name__}"
+                raise ValueError(f"the gradient of the metric has {given}; the logits have shape {tuple(row.shape)}")
+            pairs.append((number(value), framework.to_native(slope, logits)))
+        return pairs
+
+    return judge
 
 
 class EdgeScores:
@@ -230,6 +256,10 @@ class NodeScores:
     def circuit_from_json(self, text: str) -> NodeCircuit:
         """Reads a circuit of these nodes, and checks that it belongs to the model."""
         return NodeCircuit(self._native.circuit_from_json(text))
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{len(labels)} {name}" for name, labels in self.effects.axes.items())
+        return f"NodeScores({axes})"
 
 
 class NodeCircuit:

@@ -105,9 +105,18 @@ class SAE:
 
     @property
     def cfg(self) -> SimpleNamespace:
-        """The sizes and the hook point, under SAELens's names: `cfg.d_in`, `cfg.d_sae`, `cfg.metadata.hook_name`."""
-        metadata = SimpleNamespace(hook_name=self.hook_name)
-        return SimpleNamespace(d_in=self.d_in, d_sae=self.d_sae, metadata=metadata)
+        """The sizes, the architecture and the hook point, under SAELens's names: `cfg.d_in`, `cfg.d_sae`,
+        `cfg.architecture()`, `cfg.metadata.hook_name`."""
+        architecture, metadata = self._native.architecture, SimpleNamespace(hook_name=self.hook_name)
+        return SimpleNamespace(d_in=self.d_in, d_sae=self.d_sae, architecture=lambda: architecture, metadata=metadata)
+
+    @property
+    def threshold(self) -> Any:
+        """Thresholds of a JumpReLU dictionary, `[d_sae]`: latents are active where their pre-activation exceeds them."""
+        found = self._native.threshold
+        if found is None:
+            raise AttributeError(f"a dictionary of the architecture {self._native.architecture} has no threshold")
+        return NUMPY.weight(found)
 
     def _applied(self, function: Callable[[_native.Array], _native.Array], x: Any) -> Any:
         framework = framework_of(x)
