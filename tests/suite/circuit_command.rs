@@ -94,7 +94,9 @@ fn circuits_of_nodes_are_found_and_proven_again() {
         let nodes = found["nodes"].as_array().unwrap();
         let csv = std::fs::read_to_string(folder.path().join("nodes.csv")).unwrap();
         assert_eq!(csv.lines().count(), nodes.len() + 1);
-        assert!(!nodes.is_empty() && nodes[0]["interval"].is_array(), "{found}");
+        // Magnitudes have no intervals around zero.
+        let has_intervals = !arguments.contains(&"grad-drop");
+        assert!(!nodes.is_empty() && nodes[0]["interval"].is_array() == has_intervals, "{found}");
         let kept: Vec<&str> = arguments
             .iter()
             .copied()
@@ -143,7 +145,7 @@ fn circuits_that_do_not_fit_are_refused() {
     let ioi = ["--ioi", "2"];
     for (arguments, code, expected) in [
         (&[ioi[0], ioi[1], "--circuit", "edge.json"][..], 1, "no receiver `L9H0.q`; did you mean"),
-        (&[ioi[0], ioi[1], "--circuit", "weights.json"], 1, "weights hash to ab"),
+        (&[ioi[0], ioi[1], "--circuit", "weights.json"], 1, "they hash to ab"),
         (&[ioi[0], ioi[1], "--circuit", "null.json"], 1, "not a circuit"),
         (&[ioi[0], ioi[1], "--circuit", "text.json"], 1, "text.json"),
         (&[ioi[0], ioi[1], "--circuit", "missing.json"], 1, "missing.json"),
@@ -154,17 +156,11 @@ fn circuits_that_do_not_fit_are_refused() {
         (&[ioi[0], ioi[1], "--diagram", "d.csv"], 2, "must end in .svg, .png or .html"),
         (&[ioi[0], ioi[1], "--share", "1", "--diagram", "d.svg", "--ablate", "zero"], 0, ""),
         (&[ioi[0], ioi[1], "--share", "1.5"], 2, "--share is 1.5"),
-        (&[ioi[0], ioi[1], "--nodes", "latents"], 2, "--nodes latents requires --dictionary"),
         (&[ioi[0], ioi[1], "--by-position"], 2, "--nodes"),
         (&[ioi[0], ioi[1], "--method", "attribution"], 2, "require --nodes"),
         (&[ioi[0], ioi[1], "--checkpoint", "c.json"], 2, "--checkpoint requires --method learned-masks"),
         (&[ioi[0], ioi[1], "--method", "learned-masks", "--checkpoint", "edge.json"], 1, "can't continue from"),
         (&[ioi[0], ioi[1], "--method", "learned-masks", "--checkpoint", "/dev/zero"], 1, "/dev/zero"),
-        (&[ioi[0], ioi[1], "--nodes", "heads", "--method", "acdc"], 2, "the others score edges"),
-        (&[ioi[0], ioi[1], "--nodes", "heads", "--steps", "2"], 2, "--nodes has no --steps"),
-        (&[ioi[0], ioi[1], "--nodes", "heads", "--select", "greedy"], 1, "which have no edges"),
-        (&[ioi[0], ioi[1], "--nodes", "heads", "--circuit", "edge.json"], 1, "not a circuit"),
-        (&[ioi[0], ioi[1], "--nodes", "heads", "--budget", "10"], 2, "more than --budget 10"),
         (&[ioi[0], ioi[1], "--share", "nan"], 2, "--share is NaN"),
         (
             &[ioi[0], ioi[1], "--method", "acdc", "--threshold", "1", "--save-mib", "m.json"],
@@ -175,4 +171,36 @@ fn circuits_that_do_not_fit_are_refused() {
         let (given, _, stderr) = circuit(folder.path(), &[&QUICK[..], arguments].concat());
         assert!(given == Some(code) && stderr.contains(expected), "{arguments:?}: {given:?} {stderr}");
     }
+    write("nodes.json", &circuit_of_heads(folder.path()));
+    let (code, _, stderr) = circuit(folder.path(), &["--ioi", "2", "--circuit", "nodes.json"]);
+    assert!(code == Some(1) && stderr.contains("circuit of nodes, not of edges; use --nodes"), "{stderr}");
+    for (arguments, code, expected) in [
+        (&["--nodes", "latents"][..], 2, "--nodes latents requires --dictionary"),
+        (&["--nodes", "heads", "--method", "acdc", "--threshold", "1"], 2, "the others score edges"),
+        (&["--nodes", "heads", "--steps", "2"], 2, "--nodes has no --steps"),
+        (&["--nodes", "heads", "--adversary-steps", "2"], 2, "--adversary-steps"),
+        (&["--nodes", "heads", "--select", "greedy"], 2, "--select top or most-helpful"),
+        (&["--nodes", "heads", "--method", "grad-drop", "--select", "most-helpful"], 2, "use --select top"),
+        (&["--nodes", "heads", "--circuit", "edge.json"], 1, "of edges, not of nodes; leave out --nodes"),
+        (&["--nodes", "mlps", "--circuit", "nodes.json"], 1, "hook_z` per [head], [4, 4]; expected 4 points"),
+        (&["--nodes", "heads", "--circuit", "same.jsonl"], 1, "names no format; use the options"),
+        (&["--nodes", "heads", "--budget", "10"], 2, "more than --budget 10"),
+        (&["--nodes", "heads", "--out", "a.json", "--save", "a.json"], 2, "two results would be written to a.json"),
+        (&["--nodes", "mlps", "--share", "0.1"], 0, ""),
+        (
+            &["--nodes", "neurons", "--dictionary", "embedded:ioi-transcoders"],
+            0,
+            "no node has an effect by this method",
+        ),
+    ] {
+        let (given, stdout, stderr) = circuit(folder.path(), &[&ioi[..], arguments].concat());
+        assert!(given == Some(code) && stderr.contains(expected), "{arguments:?}: {given:?} {stderr}");
+        assert!(!stdout.contains("circuit of 0 of"), "{stdout}");
+    }
+}
+
+fn circuit_of_heads(folder: &Path) -> String {
+    let (code, _, stderr) = circuit(folder, &["--ioi", "2", "--nodes", "heads", "--keep", "2", "--save", "h.json"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    std::fs::read_to_string(folder.join("h.json")).unwrap()
 }

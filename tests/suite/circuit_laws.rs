@@ -107,7 +107,7 @@ fn learned_masks_resume_as_if_never_stopped() {
         assert!(message.contains(expected) && message.contains("masks.json"), "{message}");
         assert_eq!(std::fs::read(&path).unwrap(), after_8);
     };
-    refused(&patching, settings.clone().steps(13), "settings differ");
+    refused(&patching, settings.clone().steps(13), "number of steps differs");
     refused(&prompts("Tom"), settings.clone(), "metric differs");
     let metric = Metric::logit_diff(&model, "Mary", "John").unwrap();
     let zeros = Patching::ablating(&model, "When Mary and John", Ablation::Zero, metric.clone()).unwrap();

@@ -88,6 +88,12 @@ impl Circuit {
             let (kept, _) = mib_edges(graph, value)?;
             return Ok(Self::of_places(graph, graph.places().filter(|place| kept[*place])));
         }
+        if value.get("points").is_some() {
+            return Err(CircuitError::File { reason: "it is a circuit of nodes, not of edges".into() });
+        }
+        if value.get("format").is_none() {
+            return Err(CircuitError::File { reason: "it names no format".into() });
+        }
         let stored: Stored = serde_json::from_value(value).map_err(unreadable)?;
         if stored.format != FORMAT {
             let reason = format!("its format is `{}`, but this version reads `{FORMAT}`", excerpt(&stored.format));

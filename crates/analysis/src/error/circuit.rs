@@ -50,7 +50,8 @@ pub enum CircuitError {
     },
     /// The circuit or the scores belong to a model with other weights.
     #[error(
-        "the edges are of a model with other weights: their weights hash to {given}, those of this model to {expected}"
+        "it belongs to a model with other weights, other processing of them or other dictionaries: they hash to {given}, \
+         those of this model to {expected}"
     )]
     OtherModel {
         /// Hash of the weights of what was given.

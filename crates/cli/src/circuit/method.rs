@@ -62,7 +62,7 @@ pub(super) enum NodeMethod {
 impl fmt::Display for NodeMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            NodeMethod::Gradients(Backward::GradDrop) => "attribution patching with GradDrop",
+            NodeMethod::Gradients(Backward::GradDrop) => "GradDrop, magnitudes",
             NodeMethod::Gradients(Backward::Relp { .. }) => "RelP",
             NodeMethod::Gradients(_) => "attribution patching",
             NodeMethod::Exact => "exact ablation of each node",
@@ -99,12 +99,14 @@ impl MethodArgs {
         self.method.unwrap_or(MethodArg::MaskGradients)
     }
 
+    /// Whether the scores are trained on all prompts at once.
+    pub(super) fn is_learned(&self) -> bool {
+        self.of_edges() == MethodArg::LearnedMasks
+    }
+
     /// The method for nodes.
     pub(super) fn of_nodes(&self) -> Result<NodeMethod, Failure> {
-        if self.steps.is_some() || self.threshold.is_some() || self.checkpoint.is_some() {
-            return Err(Failure::Usage("--nodes has no --steps, --threshold or --checkpoint".into()));
-        }
-        Ok(match self.method.unwrap_or(MethodArg::Attribution) {
+        let method = match self.method.unwrap_or(MethodArg::Attribution) {
             MethodArg::Attribution => NodeMethod::Gradients(Backward::default()),
             MethodArg::GradDrop => NodeMethod::Gradients(Backward::GradDrop),
             MethodArg::Relp => NodeMethod::Gradients(Backward::Relp { frozen_patterns: false }),
@@ -113,7 +115,11 @@ impl MethodArgs {
                 let message = "--nodes requires --method attribution, grad-drop, relp or exact; the others score edges";
                 return Err(Failure::Usage(message.into()));
             }
-        })
+        };
+        if self.steps.is_some() || self.threshold.is_some() || self.checkpoint.is_some() {
+            return Err(Failure::Usage("--nodes has no --steps, --threshold or --checkpoint".into()));
+        }
+        Ok(method)
     }
 
     /// The method; `None` for ACDC. `share` is the share of edges to keep.

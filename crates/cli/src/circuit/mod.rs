@@ -41,10 +41,10 @@ pub(super) struct CircuitArgs {
     #[arg(long, value_enum)]
     pub(super) ablate: Option<AblateArg>,
     /// Find a circuit of nodes instead of edges
-    #[arg(long, value_enum, conflicts_with_all = ["save_mib", "diagram", "minimality"])]
+    #[arg(long, value_enum, conflicts_with_all = ["save_mib", "diagram", "adversary_steps", "minimality"])]
     nodes: Option<NodesArg>,
     /// With --nodes, one node per position
-    #[arg(long, requires = "nodes")]
+    #[arg(long)]
     by_position: bool,
     #[command(flatten)]
     method: MethodArgs,
@@ -115,6 +115,9 @@ impl SelectArg {
     }
 }
 
+/// What is added if a file is not a circuit of the requested kind.
+const HINT: &str = "; --circuit reads what --save writes";
+
 pub(super) fn run(args: &CircuitArgs) -> CliResult {
     let inputs =
         || args.model.inputs().into_iter().chain(args.pairs.file().map(Into::into)).chain(args.circuit.clone());
@@ -122,8 +125,18 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
     for out in files.into_iter().chain([args.save.as_ref(), args.save_mib.as_ref()]).flatten() {
         prepare(Some(out), Names::File, inputs())?;
     }
+    let outputs = [args.out.as_ref(), args.diagram.as_ref()].map(|out| out.map(|out| &out.path));
+    let outputs: Vec<&PathBuf> =
+        outputs.into_iter().chain([args.save.as_ref(), args.save_mib.as_ref()]).flatten().collect();
+    if let Some(twice) = outputs.iter().enumerate().find_map(|(at, path)| outputs[..at].contains(path).then_some(path))
+    {
+        return Err(Failure::Usage(format!("two results would be written to {}", twice.display())));
+    }
     if let Some(OutFile { path, kind: Kind::Json | Kind::Csv }) = &args.diagram {
         return Err(Failure::Usage(format!("--diagram {} must end in .svg, .png or .html", path.display())));
+    }
+    if args.by_position && args.nodes.is_none() {
+        return Err(Failure::Usage("--by-position requires --nodes".into()));
     }
     match args.nodes {
         Some(_) => args.method.of_nodes().map(|_| ())?,
@@ -163,19 +176,23 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
         return Err(Failure::Usage(message));
     }
     bar.set_message("discovering");
-    let (scores, circuit) = match given {
-        Some(given) => (None, given),
+    let (scores, circuit, count) = match given {
+        Some(given) => (None, given, 0),
         None => match args.method.discover(&patching, args.share)? {
-            Found::Circuit(circuit) => (None, circuit),
+            Found::Circuit(circuit) => (None, circuit, 0),
             Found::Scores(scores) => {
-                let circuit = chosen(args, &scores)?;
-                (Some(scores), circuit)
+                let (circuit, count) = chosen(args, &scores)?;
+                (Some(scores), circuit, count)
             }
         },
     };
+    // A mask is trained on all prompts at once, so its scores don't vary with them.
+    let resampled = count > 0 && !args.method.is_learned();
     bar.set_message("proving");
     let statistics = Statistics::new().resamples(1000).seed(args.proof.seed);
-    let proof = args.proof.prove(&patching, scores.as_ref(), &circuit, args.select.selection(), &statistics)?;
+    let stability = scores.as_ref().filter(|_| resampled).map(|scores| (scores, count));
+    let proof =
+        args.proof.prove(&patching, scores.as_ref(), stability, &circuit, args.select.selection(), &statistics)?;
     bar.finish_and_clear();
     if let Some(path) = &args.save {
         write(path, format!("{}\n", circuit.to_json()).as_bytes())?;
@@ -205,8 +222,8 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
     Ok(())
 }
 
-/// The circuit that has the best scores.
-fn chosen(args: &CircuitArgs, scores: &EdgeScores) -> Result<Circuit, Failure> {
+/// The circuit that has the best scores, and the number of edges before those on no path were removed.
+fn chosen(args: &CircuitArgs, scores: &EdgeScores) -> Result<(Circuit, usize), Failure> {
     let edges = scores.graph().len();
     let count = args.keep.unwrap_or((edges as f64 * args.share) as usize);
     if count > edges {
@@ -220,11 +237,12 @@ fn chosen(args: &CircuitArgs, scores: &EdgeScores) -> Result<Circuit, Failure> {
             circuit.len() - pruned.len()
         ));
     }
-    Ok(pruned)
+    Ok((pruned, count.min(edges)))
 }
 
 fn read(path: &Path, graph: &EdgeGraph) -> Result<Circuit, Failure> {
     let value = read_json(path.into()).map_err(Error::from)?;
+    let hint = if value.get("points").is_some() { "; use --nodes with the options it was found with" } else { HINT };
     Circuit::from_json(graph, &value.to_string())
-        .map_err(|error| Failure::Failed(format!("can't read {}: {error}", path.display()).into()))
+        .map_err(|error| Failure::Failed(format!("can't read {}: {error}{hint}", path.display()).into()))
 }

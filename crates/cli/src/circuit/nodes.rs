@@ -6,10 +6,10 @@ use std::path::Path;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::CircuitArgs;
 use super::method::NodeMethod;
 use super::proof::Curve;
 use super::report::{bounds, curve_json, curve_text, picture, within};
+use super::{CircuitArgs, SelectArg};
 use crate::json_result::{ModelId, with_header};
 use crate::out::{Finding, plural, said, write};
 use crate::pairs::metric_and_unit;
@@ -17,7 +17,7 @@ use crate::progress::progress;
 use crate::terminal::{Stdout, note};
 use crate::{CliResult, Failure};
 use hooklens_analysis::circuits::{CircuitRuns, MIB_SHARES, MissedEffect, NodeCircuit, Stability};
-use hooklens_analysis::patching::{Patching, PatchingResult, Sites};
+use hooklens_analysis::patching::{Backward, Patching, PatchingResult, Sites};
 use hooklens_analysis::statistics::{EffectStatistics, Interval, Statistics};
 use hooklens_hooks::Axis;
 use hooklens_io::csv_text::CsvTable;
@@ -64,7 +64,6 @@ impl NodesArg {
 /// What is measured about a circuit of nodes.
 struct Found {
     circuit: NodeCircuit,
-    total: usize,
     faithfulness: f64,
     interval: Option<Interval>,
     /// Mean metric in the whole model, in the circuit, and with all nodes ablated.
@@ -81,6 +80,18 @@ pub(super) fn run(args: &CircuitArgs, kind: NodesArg, model: &HookedTransformer)
         return Err(Failure::Usage("--nodes latents requires --dictionary".into()));
     }
     let (sites, method) = (kind.sites(args.by_position), args.method.of_nodes()?);
+    let magnitudes = matches!(method, NodeMethod::Gradients(Backward::GradDrop));
+    match args.select {
+        SelectArg::Greedy | SelectArg::GreedyHelpful => {
+            let message = "--nodes requires --select top or most-helpful: nodes have no edges along which to grow";
+            return Err(Failure::Usage(message.into()));
+        }
+        SelectArg::MostHelpful if magnitudes => {
+            let message = "--method grad-drop gives magnitudes, which don't say what helps; use --select top";
+            return Err(Failure::Usage(message.into()));
+        }
+        SelectArg::Top | SelectArg::MostHelpful => {}
+    }
     let bar = progress(1, "{msg:14} {bar:30} {percent} % {eta}");
     let mut patching = args.pairs.read(model)?.patching(model, args.ablate)?;
     if args.ablate.is_none() {
@@ -116,16 +127,28 @@ pub(super) fn run(args: &CircuitArgs, kind: NodesArg, model: &HookedTransformer)
                 NodeMethod::Exact => patching.sweep(&sites)?,
                 NodeMethod::Gradients(_) => patching.attribution(kind.points())?.sweep(&sites)?,
             };
-            let count = args.keep.unwrap_or((all.len() as f64 * args.share) as usize);
+            // A share of few nodes is at least one of them.
+            let least = usize::from(args.share > 0.0);
+            let count = args.keep.unwrap_or(((all.len() as f64 * args.share) as usize).max(least));
             if count > all.len() {
                 note(format!("the model has only {} such nodes, fewer than --keep {count}", all.len()));
+            }
+            if scores.effect().values().iter().all(|effect| *effect == 0.0) {
+                note(
+                    "no node has an effect by this method; gradients do not pass through the error of a spliced \
+                     dictionary, so use --method exact for what it replaces",
+                );
             }
             let circuit = all.best(&scores, args.select.selection(), count).map_err(Error::from)?;
             (Some(scores), circuit)
         }
     };
     bar.set_message("proving");
-    let found = prove(args, &patching, &all, circuit, scores)?;
+    let mut found = prove(args, &patching, &all, circuit, scores)?;
+    if magnitudes {
+        // Magnitudes are never negative, so an interval or a test around zero says nothing.
+        found.statistics = None;
+    }
     bar.finish_and_clear();
     if let Some(path) = &args.save {
         write(path, format!("{}\n", found.circuit.to_json()).as_bytes())?;
@@ -171,7 +194,6 @@ fn prove(
     }
     let missed = outside.then(|| patching.missed_effect(&circuit, args.proof.subsets, &statistics)).transpose()?;
     Ok(Found {
-        total: all.len(),
         faithfulness: runs.faithfulness().map_err(Error::from)?[0],
         interval: intervals.and_then(|intervals| intervals.first().copied()),
         metrics: [mean(&runs.clean), mean(&own), mean(&runs.ablated)],
@@ -192,6 +214,8 @@ fn prove(
 /// A node of the circuit, with what is known about it.
 struct Node {
     name: String,
+    /// One index per axis: layer or point, position, and the index of the head, neuron or latent.
+    index: Vec<usize>,
     score: Option<f64>,
     interval: Option<[f64; 2]>,
     adjusted_p_value: Option<f64>,
@@ -213,6 +237,7 @@ fn nodes(found: &Found) -> Vec<Node> {
             adjusted_p_value: found.statistics.as_ref().map(|own| own.adjusted_p_value.values()[&place]),
             inclusion: found.stability.as_ref().map(included),
             name,
+            index: node,
         }
     };
     let mut nodes: Vec<Node> = found.circuit.nodes().zip(found.circuit.names()).map(of).collect();
@@ -230,7 +255,7 @@ fn report(args: &CircuitArgs, model: &HookedTransformer, examples: usize, found:
     Finding {
         json: || {
             let body = json!({
-                "prompts": examples, "metric": metric, "unit": unit, "nodes_of_model": found.total,
+                "prompts": examples, "metric": metric, "unit": unit, "nodes_of_model": found.circuit.total(),
                 "clean": found.metrics[0], "circuit": found.metrics[1], "ablated": found.metrics[2],
                 "faithfulness": found.faithfulness, "faithfulness_interval": bounds(found.interval.as_ref()),
                 "curve": found.curve.as_ref().map(|own| curve_json(own, "nodes", NodeCircuit::len)),
@@ -242,7 +267,7 @@ fn report(args: &CircuitArgs, model: &HookedTransformer, examples: usize, found:
                     "effect": own.largest.1,
                 })),
                 "nodes": nodes.iter().map(|node| json!({
-                    "node": node.name, "score": node.score, "interval": node.interval,
+                    "node": node.name, "index": node.index, "score": node.score, "interval": node.interval,
                     "adjusted_p_value": node.adjusted_p_value, "inclusion": node.inclusion,
                 })).collect::<Vec<Value>>(),
             });
@@ -298,8 +323,10 @@ fn text(to: &mut Stdout, args: &CircuitArgs, examples: usize, found: &Found, nod
         let subsets = plural(missed.changes.len(), "random subset");
         writeln!(
             to,
-            "  missed        with 95 % confidence, no node outside has an effect above {:.3} ({subsets})",
-            missed.bound
+            "  missed        with 95 % confidence, no node outside has an effect above {:.3} ({subsets}; the largest \
+             may be that of {})",
+            missed.bound,
+            found.circuit.complement().name(&missed.largest.0)
         )?;
     }
     let width = nodes.iter().take(args.top).map(|node| node.name.chars().count()).max().unwrap_or(0).max(4);
@@ -318,6 +345,10 @@ fn text(to: &mut Stdout, args: &CircuitArgs, examples: usize, found: &Found, nod
 
 fn read(path: &Path, all: &NodeCircuit) -> Result<NodeCircuit, Failure> {
     let value = read_json(path.into()).map_err(Error::from)?;
+    let hint = match value.get("edges") {
+        Some(_) => "; leave out --nodes to prove it",
+        None => "; use the options it was found with (--nodes, --by-position, --dictionary)",
+    };
     NodeCircuit::from_json(all, &value.to_string())
-        .map_err(|error| Failure::Failed(format!("can't read {}: {error}", path.display()).into()))
+        .map_err(|error| Failure::Failed(format!("can't read {}: {error}{hint}", path.display()).into()))
 }

@@ -60,10 +60,12 @@ impl ProofArgs {
         (runs + 2 * 4 * self.adversary_steps) * examples
     }
 
+    /// `stability` has the scores and the number of edges to resample.
     pub(super) fn prove(
         &self,
         patching: &Patching<'_>,
         scores: Option<&EdgeScores>,
+        stability: Option<(&EdgeScores, usize)>,
         circuit: &Circuit,
         selection: Selection,
         statistics: &Statistics,
@@ -76,7 +78,7 @@ impl ProofArgs {
         let metrics = [mean(&runs.clean), mean(&own), mean(&runs.ablated)];
         let intervals = several.then(|| runs.intervals(statistics)).transpose().map_err(Error::from)?;
         let adversary = Adversary::new().random_subsets(self.subsets).steps(self.adversary_steps).seed(self.seed);
-        let stability = scores.filter(|_| several && !circuit.is_empty());
+        let stability = stability.filter(|_| several && !circuit.is_empty());
         Ok(Proof {
             faithfulness,
             interval: intervals.and_then(|intervals| intervals.first().copied()),
@@ -87,7 +89,7 @@ impl ProofArgs {
                     Curve::of(curve, several.then_some(statistics))
                 })
                 .transpose()?,
-            stability: stability.map(|scores| scores.stability(statistics, circuit.len())).transpose()?,
+            stability: stability.map(|(scores, count)| scores.stability(statistics, count)).transpose()?,
             adversary: patching.adversarial_ablation(circuit, &adversary)?,
             completeness: patching.completeness(circuit, self.subsets, self.seed)?,
             minimality: self.minimality.then(|| patching.minimality(circuit)).transpose()?,

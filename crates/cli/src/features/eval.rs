@@ -224,7 +224,13 @@ pub(crate) fn merged(parts: &[Part], to: &ShareReport<'_>) -> CliResult {
     }
 }
 
+/// Said where there are too few prompts for intervals.
+const NO_INTERVALS: &str = "too few different prompts for intervals; use about 10 or more";
+
 fn report(measured: Evaluation, labels: &Labels, to: &ShareReport<'_>) -> CliResult {
+    if measured.intervals.is_empty() {
+        note(NO_INTERVALS);
+    }
     let png = to.picture.png_only()?;
     Finding {
         json: || to.result(measured.to_json()),
@@ -236,6 +242,9 @@ fn report(measured: Evaluation, labels: &Labels, to: &ShareReport<'_>) -> CliRes
 }
 
 fn report_all(measured: &SetEvaluation, labels: &[&Labels], to: &ShareReport<'_>) -> CliResult {
+    if measured.layers.iter().all(|layer| layer.intervals.is_empty()) {
+        note(NO_INTERVALS);
+    }
     let png = to.picture.png_only()?;
     Finding {
         json: || to.result(measured.to_json()),

@@ -9,6 +9,9 @@ use super::sums::{Losses, Sums};
 /// prompt of a large corpus would not fit in memory.
 pub(super) const GROUPS: usize = 32;
 
+/// Fewest groups with tokens from which intervals are computed. Resamples of fewer repeat each other.
+const LEAST: usize = 8;
+
 /// The group of a prompt. It depends on the prompt alone, so that any division of a corpus into shards gives the same
 /// groups.
 pub(super) fn group_of(prompt: &[u32]) -> usize {
@@ -17,10 +20,13 @@ pub(super) fn group_of(prompt: &[u32]) -> usize {
 }
 
 /// Intervals of the metrics that are computed from both sums, under SAELens's names. Metrics that are not defined, and
-/// all if there are fewer than two groups with tokens, have none.
+/// all if too few groups have tokens, have none.
 pub(super) fn intervals(sums: &Sums, losses: &Losses) -> Vec<(&'static str, Interval)> {
     let groups: Vec<(&Sums, &Losses)> =
         sums.groups.iter().zip(&losses.groups).filter(|(sums, _)| sums.tokens() > 0).collect();
+    if groups.len() < LEAST {
+        return Vec::new();
+    }
     let settings = Statistics::new();
     let of_sums = |metric: fn(&Sums) -> f64| {
         settings.interval_of(groups.len(), |chosen| {

@@ -57,7 +57,7 @@ pub struct Evaluation {
     pub(super) kl_score: f64,
     /// 95 % bootstrap intervals over prompts, under SAELens's names: of the loss and KL scores, the explained variance,
     /// MSE, cosine and L0. Prompts are divided into 32 groups by a hash of their tokens, and the groups are resampled.
-    /// Metrics that are not defined, or for which all prompts are in one group, have none.
+    /// Metrics that are not defined have none, and all if prompts are in fewer than 8 groups.
     pub intervals: Vec<(&'static str, Interval)>,
     /// Fraction of tokens at which each latent is active, `[latent]`.
     pub density: Vec<f64>,
@@ -276,6 +276,7 @@ impl fmt::Display for Evaluation {
             lines.push(("largest cosine", mean, "between a decoder row and its nearest, on average"));
         }
         let intervals = [
+            ("tokens", if self.intervals.is_empty() { "" } else { "95 % interval" }.to_string()),
             ("L0", self.within("l0", 2)),
             ("explained variance", self.within("explained_variance", 4)),
             ("MSE", self.within("mse", 6)),

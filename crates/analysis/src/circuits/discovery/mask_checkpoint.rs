@@ -90,9 +90,12 @@ impl Task {
     fn differs_from(&self, other: &Self) -> Option<&'static str> {
         let far = |own: &f32, other: &f32| (own - other).abs() > 1e-3 * own.abs().max(1.0);
         let metrics = self.metrics.iter().flatten().zip(other.metrics.iter().flatten());
-        let settings = |own: &Self| (own.keep, own.steps, own.learning_rate, own.seed);
-        if settings(self) != settings(other) {
-            Some("the settings differ")
+        if self.keep != other.keep {
+            Some("the share to keep differs")
+        } else if self.steps != other.steps {
+            Some("the number of steps differs")
+        } else if (self.learning_rate, self.seed) != (other.learning_rate, other.seed) {
+            Some("the learning rate or the seed differs")
         } else if self.edges != other.edges
             || self.model.as_ref().zip(other.model.as_ref()).is_some_and(|(a, b)| a != b)
         {

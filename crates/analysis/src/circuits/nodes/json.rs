@@ -2,8 +2,9 @@
 
 use hooklens_hooks::Axis;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::NodeCircuit;
+use super::{NodeCircuit, list};
 use crate::error::CircuitError;
 
 #[derive(Serialize, Deserialize)]
@@ -59,7 +60,15 @@ impl NodeCircuit {
     pub fn from_json(all: &Self, text: &str) -> Result<Self, CircuitError> {
         let excerpt = |text: &str| text.chars().take(200).collect::<String>();
         let unreadable = |source: serde_json::Error| CircuitError::File { reason: excerpt(&source.to_string()) };
-        let stored: Stored = serde_json::from_str(text).map_err(unreadable)?;
+        let value: Value = serde_json::from_str(text).map_err(unreadable)?;
+        let wrong = |reason: &str| CircuitError::File { reason: reason.into() };
+        if value.get("edges").is_some() {
+            return Err(wrong("it is a circuit of edges, not of nodes"));
+        }
+        if value.get("format").is_none() {
+            return Err(wrong("it names no format"));
+        }
+        let stored: Stored = serde_json::from_value(value).map_err(unreadable)?;
         if stored.format != FORMAT {
             let reason = format!("its format is `{}`, but this version reads `{FORMAT}`", excerpt(&stored.format));
             return Err(CircuitError::File { reason });
@@ -69,18 +78,13 @@ impl NodeCircuit {
         {
             return Err(CircuitError::OtherModel { given: excerpt(given), expected: expected.clone() });
         }
-        let (given, expected) = ((&stored.points, &stored.per), (&all.points, &all.per_names()));
-        if given != expected || stored.shape != all.kept.shape() {
-            let reason = format!(
-                "its nodes are {:?} at {} points per [{}], but these are {:?} at {} points per [{}]",
-                stored.shape,
-                stored.points.len(),
-                excerpt(&stored.per.join(", ")),
-                all.kept.shape(),
-                all.points.len(),
-                all.per_names().join(", ")
-            );
-            return Err(CircuitError::File { reason });
+        if stored.points != all.points || stored.per != all.per_names() || stored.shape != all.kept.shape() {
+            let of = |points: &[String], per: &[String], shape: &[usize]| {
+                format!("{} per [{}], {shape:?}", list(points), per.join(", "))
+            };
+            let given = excerpt(&of(&stored.points, &stored.per, &stored.shape));
+            let expected = of(&all.points, &all.per_names(), all.kept.shape());
+            return Err(CircuitError::File { reason: format!("its nodes are {given}; expected {expected}") });
         }
         all.only(stored.nodes)
     }

@@ -247,7 +247,15 @@ impl NodeCircuit {
     pub fn name(&self, node: &[usize]) -> String {
         let parts = self.axes.iter().zip(node).filter_map(|(axis, place)| {
             let label = axis.labels.get(*place)?;
-            Some(if axis.name == "point" { label.clone() } else { format!("{} {label}", axis.name) })
+            Some(match axis.name.as_str() {
+                "point" => label.clone(),
+                // Labels of positions contain the token.
+                "pos" | "dest_pos" | "src_pos" => match label.split_once(' ') {
+                    Some((place, token)) => format!("{} {place} {token:?}", axis.name),
+                    None => format!("{} {label}", axis.name),
+                },
+                name => format!("{name} {label}"),
+            })
         });
         parts.collect::<Vec<_>>().join(" ")
     }
