@@ -44,7 +44,7 @@ impl NodeCircuit {
         let stored = Stored {
             format: FORMAT.into(),
             model: self.model.clone(),
-            points: self.points.clone(),
+            points: self.points.to_vec(),
             per: self.per_names(),
             shape: self.kept.shape().to_vec(),
             nodes: self.nodes().collect(),
@@ -78,7 +78,7 @@ impl NodeCircuit {
         {
             return Err(CircuitError::OtherModel { given: excerpt(given), expected: expected.clone() });
         }
-        if stored.points != all.points || stored.per != all.per_names() || stored.shape != all.kept.shape() {
+        if stored.points[..] != all.points[..] || stored.per != all.per_names() || stored.shape != all.kept.shape() {
             let of = |points: &[String], per: &[String], shape: &[usize]| {
                 format!("{} per [{}], {shape:?}", list(points), per.join(", "))
             };

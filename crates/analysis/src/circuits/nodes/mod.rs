@@ -6,6 +6,7 @@ mod run;
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::sync::Arc;
 
 use hooklens_hooks::{Axis, nearest};
 use ndarray::{ArrayD, IxDyn};
@@ -47,12 +48,12 @@ pub use missed::MissedEffect;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCircuit {
-    /// Names of the points, in firing order.
-    points: Vec<String>,
+    /// Names of the points, in firing order. Circuits of the same nodes share them, and the labels of the axes.
+    points: Arc<[String]>,
     /// The axes along which the points are divided into nodes.
     per: Vec<Axis>,
     /// The axes of `kept`: points or layers, then one per swept axis.
-    axes: Vec<LabeledAxis>,
+    axes: Arc<[LabeledAxis]>,
     kept: ArrayD<bool>,
     /// Hash of the model's weights, if known.
     model: Option<String>,
@@ -66,10 +67,11 @@ impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
     pub fn nodes(&self, sites: &Sites) -> Result<NodeCircuit> {
         let universe = run::Universe::of(self, sites)?;
         let catalog = self.model().catalog();
-        let points = universe.points.iter().map(|(id, _)| catalog.info(*id).name.to_string()).collect();
+        let points = universe.points.iter().map(|(id, _)| catalog.info(*id).name.to_string()).collect::<Vec<_>>();
         let shape: Vec<usize> = universe.axes.iter().map(|axis| axis.labels.len()).collect();
         let kept = ArrayD::from_elem(IxDyn(&shape), true);
-        Ok(NodeCircuit { points, per: sites.axes().to_vec(), axes: universe.axes, kept, model: universe.model })
+        let (points, axes, per) = (points.into(), universe.axes.into(), sites.axes().to_vec());
+        Ok(NodeCircuit { points, per, axes, kept, model: universe.model })
     }
 }
 
@@ -240,7 +242,7 @@ impl NodeCircuit {
     }
 
     fn sites(&self) -> Sites {
-        Sites::new(self.points.clone()).per(self.per.clone())
+        Sites::new(self.points.to_vec()).per(self.per.clone())
     }
 
     /// The name of a node, such as `layer 3 head 0`. Indices that do not exist are left out.
