@@ -275,8 +275,9 @@ fn shares_of_results_are_joined() {
                 matches!((number(one), number(other)), (Some(a), Some(b)) if (a - b).abs() <= 1e-4 * a.abs().max(1.0));
             assert!(one == other || near, "{name}: {one} {other}");
         }
-        // The printed output, except for the output path.
-        let lines = |message: &str| message.lines().filter(|line| !line.starts_with("->")).count();
+        // The printed output, except for notes and the output path.
+        let printed = |line: &&str| !line.starts_with("->") && !line.starts_with("note:");
+        let lines = |message: &str| message.lines().filter(printed).count();
         assert_eq!(lines(&message), lines(&joined), "{message}{joined}");
         let before = fs::metadata(path.join(name).join("00002-of-00003.json")).unwrap().modified().unwrap();
         let (code, said) = share("1");
