@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use burn::tensor::{Device, Tensor, TensorData};
 use hooklens::features::{Architecture, Dictionary as Latents, Opened, SpliceDictionary, Training, TrainingRun};
 use hooklens::{Activation, Error, HookedModel};
+use hooklens_features::summary;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
@@ -89,29 +90,15 @@ impl Dictionary {
     /// SAELens's name of the architecture.
     #[getter]
     fn architecture(&self) -> &'static str {
-        match self.dictionary.architecture() {
-            Architecture::Standard => "standard",
-            Architecture::JumpRelu { .. } => "jumprelu",
-            Architecture::TopK { .. } => "topk",
-            Architecture::AbsTopK { .. } => "abstopk",
-            Architecture::GroupMax { .. } => "groupmax",
-            Architecture::Gated { .. } => "gated",
-            Architecture::MatchingPursuit { .. } => "matching_pursuit",
-            _ => "unknown",
-        }
+        summary(&self.dictionary).architecture
     }
 
     /// Thresholds of a JumpReLU dictionary, `[d_sae]`.
     #[getter]
-    fn threshold(&self) -> PyResult<Option<Array>> {
-        match self.dictionary.architecture() {
-            Architecture::JumpRelu { thresholds, .. } => {
-                let values = TensorData::new(thresholds.clone(), [thresholds.len()]);
-                let tensor = Tensor::<1>::from_data(values, &Device::flex());
-                Ok(Some(Array::shared(&tensor.into()).map_err(|error| PyTypeError::new_err(error.to_string()))?))
-            }
-            _ => Ok(None),
-        }
+    fn threshold(&self, py: Python<'_>) -> PyResult<Option<Array>> {
+        let Architecture::JumpRelu { thresholds, .. } = self.dictionary.architecture() else { return Ok(None) };
+        let values = TensorData::new(thresholds.clone(), [thresholds.len()]);
+        enter(py, || Array::shared(&Tensor::<1>::from_data(values, &Device::flex()).into())).map(Some)
     }
 
     /// One of SAELens's weights: `W_enc`, `[d_in, d_sae]`; `b_enc`, `[d_sae]`; `W_dec`, `[d_sae, d_in]`; or `b_dec`,

@@ -6,7 +6,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::array::Array;
-use crate::enter::enter;
+use crate::enter::{end_run, enter};
+use crate::error::to_python;
 use crate::hooks::{PythonHook, hooks_of};
 use crate::input::tokens_of;
 use crate::model::Model;
@@ -38,22 +39,14 @@ impl Model {
                 options = options.loss();
             }
             let tokens = tokens_of(input, mask)?;
-            // The scalar cannot fail, so an exception in the function is kept until the run has ended.
-            let mut failed = None;
             let made = model.run_with_gradients(Input::from(tokens.clone()), options, |logits| {
                 let scalar = match &gradient {
                     Some(gradient) => weighted(gradient, &logits),
                     None => lm_cross_entropy_loss(&logits, &tokens),
                 };
-                scalar.unwrap_or_else(|error| {
-                    failed = Some(error);
-                    logits.sum()
-                })
+                scalar.unwrap_or_else(|error| end_run(Python::attach(|py| to_python(py, &error))))
             });
-            match failed {
-                Some(error) => Err(error),
-                None => Plain::read(made?),
-            }
+            Plain::read(made?)
         })?;
         made.into_python(py)
     }
@@ -71,10 +64,15 @@ fn weighted(gradient: &Py<PyAny>, logits: &Tensor<3>) -> hooklens::Result<Tensor
     });
     let weights = weights.map_err(|raised| hooklens::Error::Other(raised.into()))?;
     let weights = weights.to_device(&logits.device()).to_tensor::<3>()?;
-    let (given, expected) = (weights.dims(), logits.dims());
+    Ok((logits.clone() * like(weights, logits)?).sum())
+}
+
+/// A gradient with respect to the logits, in their element type.
+pub(crate) fn like(gradient: Tensor<3>, logits: &Tensor<3>) -> hooklens::Result<Tensor<3>> {
+    let (given, expected) = (gradient.dims(), logits.dims());
     if given != expected {
         let message = format!("the gradient of the metric has shape {given:?}; the logits have shape {expected:?}");
         return Err(hooklens::Error::Other(message.into()));
     }
-    Ok((logits.clone() * weights.cast(logits.dtype())).sum())
+    Ok(gradient.cast(logits.dtype()))
 }

@@ -1,9 +1,9 @@
 //! Circuits of heads, MLPs, neurons and latents.
 
 use hooklens::circuits::{NodeCircuit as Nodes, Selection};
-use hooklens::hook::Axis;
-use hooklens::patching::{Patching, PatchingResult, Sites};
+use hooklens::patching::{Patching, PatchingResult};
 use hooklens::{Error, HookedTransformer};
+use hooklens_analysis::circuits::KindOfNodes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -85,13 +85,12 @@ impl NodeCircuit {
     }
 }
 
-/// The points of a kind of nodes, and the axis that divides them.
-fn kind(name: &str) -> hooklens::Result<(&'static str, Option<Axis>)> {
+fn kind(name: &str) -> hooklens::Result<KindOfNodes> {
     Ok(match name {
-        "heads" => ("blocks.*.attn.hook_z", Some(Axis::Head)),
-        "mlps" => ("blocks.*.hook_mlp_out", None),
-        "neurons" => ("blocks.*.mlp.hook_post", Some(Axis::DMlp)),
-        "latents" => ("*hook_sae_acts_post", Some(Axis::Feature)),
+        "heads" => KindOfNodes::Heads,
+        "mlps" => KindOfNodes::Mlps,
+        "neurons" => KindOfNodes::Neurons,
+        "latents" => KindOfNodes::Latents,
         other => {
             return Err(Error::Other(format!("nodes must be heads, mlps, neurons or latents, not {other:?}").into()));
         }
@@ -111,10 +110,10 @@ impl PatchingTask {
         ablation: &str,
     ) -> PyResult<NodeScores> {
         self.ablating(py, ablation, |patching: &Patching<'_, HookedTransformer>| {
-            let (points, axis) = kind(nodes)?;
-            let sites = Sites::new(points).per(by_position.then_some(Axis::Pos).into_iter().chain(axis));
+            let kind = kind(nodes)?;
+            let sites = kind.sites(by_position);
             let scores = match method {
-                "attribution" => patching.attribution(points)?.sweep(&sites)?,
+                "attribution" => patching.attribution(kind.points())?.sweep(&sites)?,
                 "exact" => patching.sweep(&sites)?,
                 other => {
                     let message = format!("method must be \"attribution\" or \"exact\", not {other:?}");

@@ -14,6 +14,7 @@ use crate::array::Array;
 use crate::circuits::EdgeScores;
 use crate::enter::{check_signals, end_run, enter};
 use crate::error::to_python;
+use crate::gradients::like;
 use crate::input::Given;
 use crate::labeled::Labeled;
 use crate::model::Model;
@@ -62,15 +63,11 @@ fn judged(function: &Py<PyAny>, logits: Tensor<3>, example: usize) -> PyResult<T
         }
         let pairs: Vec<(f32, PyRef<'_, Array>)> = returned.extract(py)?;
         let (values, slopes): (Vec<f32>, Vec<_>) = pairs.into_iter().unzip();
-        let slopes = slopes.iter().map(|slope| Ok(slope.tensor::<3>()?.to_device(&device).cast(logits.dtype())));
-        let slopes = slopes.collect::<hooklens::Result<Vec<_>>>().map_err(|error| to_python(py, &error))?;
         let rows = slopes.len();
-        let slopes = Tensor::cat(slopes, 0);
-        if slopes.dims() != logits.dims() {
-            let (given, expected) = (slopes.dims(), logits.dims());
-            let message = format!("the gradient of the metric has shape {given:?}; the logits have shape {expected:?}");
-            return Err(PyValueError::new_err(message));
-        }
+        let slopes = slopes.iter().map(|slope| Ok(slope.tensor::<3>()?.to_device(&device)));
+        let slopes = slopes.collect::<hooklens::Result<Vec<_>>>();
+        let slopes = slopes.and_then(|slopes| like(Tensor::cat(slopes, 0), &untracked));
+        let slopes = slopes.map_err(|error| to_python(py, &error))?;
         // A linear function with this gradient and these values.
         let sums = |logits: Tensor<3>, slopes: Tensor<3>| (logits * slopes).sum_dim(2).sum_dim(1).reshape([rows]);
         let offset = numbers(values).cast(logits.dtype()) - sums(untracked, slopes.clone());

@@ -92,6 +92,8 @@ pub struct DictionaryWeights {
 /// Details of a dictionary for reports, besides its [`Metadata`].
 #[derive(Debug, Clone, Copy)]
 pub struct DictionarySummary {
+    /// SAELens's name of the architecture.
+    pub architecture: &'static str,
     /// The format the dictionary was read from.
     pub format: &'static str,
     /// Width of the reconstruction.
@@ -109,6 +111,7 @@ pub struct DictionarySummary {
 /// Summarizes a dictionary.
 pub fn summary(dictionary: &Dictionary) -> DictionarySummary {
     DictionarySummary {
+        architecture: dictionary.architecture().name(),
         format: dictionary.format,
         d_out: dictionary.d_out(),
         transcoder: dictionary.is_transcoder(),

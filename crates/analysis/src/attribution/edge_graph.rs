@@ -146,6 +146,11 @@ impl EdgeGraph {
         self.checked((from, to))
     }
 
+    /// The name of an edge, for messages.
+    pub(crate) fn edge_name(&self, (from, to): (usize, usize)) -> String {
+        format!("{} -> {}", self.senders[from], self.receivers[to])
+    }
+
     /// Fails if the sender writes after the receiver has read.
     pub(crate) fn checked(&self, (from, to): (usize, usize)) -> Result<(usize, usize), CircuitError> {
         if self.has((from, to)) {

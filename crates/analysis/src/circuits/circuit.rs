@@ -301,8 +301,7 @@ fn scored(scores: &EdgeScores) -> Result<Vec<Ranked>, CircuitError> {
         if value.is_finite() {
             return Ok(((from, to), value));
         }
-        let (sender, receiver) = (graph.senders()[from].to_string(), graph.receivers()[to].to_string());
-        Err(CircuitError::NotFinite { sender, receiver, value })
+        Err(CircuitError::NotFinite { place: graph.edge_name((from, to)), value })
     };
     graph.places().map(of).collect()
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Circuit;
@@ -91,14 +92,7 @@ impl Circuit {
         if value.get("points").is_some() {
             return Err(CircuitError::File { reason: "it is a circuit of nodes, not of edges".into() });
         }
-        if value.get("format").is_none() {
-            return Err(CircuitError::File { reason: "it names no format".into() });
-        }
-        let stored: Stored = serde_json::from_value(value).map_err(unreadable)?;
-        if stored.format != FORMAT {
-            let reason = format!("its format is `{}`, but this version reads `{FORMAT}`", excerpt(&stored.format));
-            return Err(CircuitError::File { reason });
-        }
+        let stored: Stored = stored(value, FORMAT)?;
         if let (Some(given), Some(expected)) = (&stored.model, graph.model())
             && given != expected
         {
@@ -120,7 +114,7 @@ impl EdgeScores {
     pub fn from_mib(graph: &EdgeGraph, text: &str) -> Result<Self, CircuitError> {
         let (_, scores) = mib_edges(graph, parsed(text)?)?;
         if let Some((from, to)) = graph.places().find(|place| !scores[*place].is_finite()) {
-            let reason = format!("the edge {} -> {} has no score", graph.senders()[from], graph.receivers()[to]);
+            let reason = format!("the edge {} has no score", graph.edge_name((from, to)));
             return Err(CircuitError::File { reason });
         }
         Ok(Self::of_graph(graph, &[scores.mapv(|score| -score)]))
@@ -213,14 +207,27 @@ fn mib_edges(graph: &EdgeGraph, value: serde_json::Value) -> Result<(Array2<bool
         scores[place] += edge.score.unwrap_or(f64::NAN);
     }
     if let Some((from, to)) = graph.places().find(|place| !seen[*place]) {
-        let reason = format!("the edge {} -> {} is missing", graph.senders()[from], graph.receivers()[to]);
+        let reason = format!("the edge {} is missing", graph.edge_name((from, to)));
         return Err(CircuitError::File { reason });
     }
     Ok((kept, scores))
 }
 
-fn parsed(text: &str) -> Result<serde_json::Value, CircuitError> {
+pub(super) fn parsed(text: &str) -> Result<serde_json::Value, CircuitError> {
     serde_json::from_str(text).map_err(unreadable)
+}
+
+/// Reads a circuit of our own, and checks the format that it names.
+pub(super) fn stored<T: DeserializeOwned>(value: serde_json::Value, expected: &str) -> Result<T, CircuitError> {
+    let wrong = |reason: String| CircuitError::File { reason };
+    let format = value.get("format").cloned().ok_or_else(|| wrong("it names no format".into()))?;
+    let stored = serde_json::from_value(value).map_err(unreadable)?;
+    match format.as_str() {
+        Some(format) if format != expected => {
+            Err(wrong(format!("its format is `{}`, but this version reads `{expected}`", excerpt(format))))
+        }
+        _ => Ok(stored),
+    }
 }
 
 fn unreadable(source: serde_json::Error) -> CircuitError {
@@ -228,6 +235,6 @@ fn unreadable(source: serde_json::Error) -> CircuitError {
 }
 
 /// The beginning of a text from a file, for messages.
-fn excerpt(text: &str) -> String {
+pub(super) fn excerpt(text: &str) -> String {
     text.chars().take(200).collect()
 }

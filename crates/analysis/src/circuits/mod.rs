@@ -23,7 +23,7 @@ pub use composition::Composition;
 pub use directions::{Directions, WeightMatrix};
 pub use discovery::{Discovery, LearnedMasks};
 pub use factored_matrix::FactoredMatrix;
-pub use nodes::{MissedEffect, NodeCircuit};
+pub use nodes::{KindOfNodes, MissedEffect, NodeCircuit};
 pub use of_model::{Biases, Circuits};
 pub use proof::{
     AdversarialAblation, Adversary, CircuitRuns, Completeness, FaithfulnessCurve, MIB_SHARES, Selection, Stability,

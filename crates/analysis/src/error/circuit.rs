@@ -66,20 +66,10 @@ pub enum CircuitError {
         given: f64,
     },
     /// A score is NaN or infinite.
-    #[error("the score of {sender} -> {receiver} is {value}, not a finite number")]
+    #[error("the score of {place} is {value}, not a finite number")]
     NotFinite {
-        /// The sender.
-        sender: String,
-        /// The receiver.
-        receiver: String,
-        /// The score.
-        value: f64,
-    },
-    /// A node's score is NaN or infinite.
-    #[error("the score of {node} is {value}, not a finite number")]
-    NodeNotFinite {
-        /// The node.
-        node: String,
+        /// The edge or the node.
+        place: String,
         /// The score.
         value: f64,
     },

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Activation, BlockAccess, PointId, Segment, at};
+use hooklens_hooks::{Activation, BlockAccess, Hook, PointId, Segment, at};
 
 use super::backward::Backward;
 use super::base_run::BaseRun;
@@ -305,7 +305,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
         if let Some(decoder) = decoder {
             for (first, mut patches) in by_first {
                 patches.sort_by_key(|patch| catalog.info(patch.point).layer);
-                for patches in patches.chunks((TOKENS_AT_ONCE / (base.len() - first)).max(1)) {
+                for patches in patches.chunks(copies_at_once(base.len() - first)) {
                     let mut batch = GrowingBatch { model: decoder, base, values, frozen: &[], watch: &[] };
                     let (rows, _) = batch.run(patches, &mut |_, _| {})?;
                     keep(judge(&self.metric, decoder, rows, base, first, example)?, patches)?;
@@ -316,7 +316,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
         everywhere.sort_by_key(|patch| patch.point);
         let in_encoder = |patch: &Patch| catalog.info(patch.point).segment == Segment::Encoder;
         for of_one_segment in everywhere.chunk_by(|a, b| in_encoder(a) == in_encoder(b)) {
-            for patches in of_one_segment.chunks((TOKENS_AT_ONCE / base.len()).max(1)) {
+            for patches in of_one_segment.chunks(copies_at_once(base.len())) {
                 keep(self.judge_whole(prompt, patches, values, example)?, patches)?;
             }
         }
@@ -345,16 +345,22 @@ impl<'m, M: Patchable> Patching<'m, M> {
                 Ok(Some(tensor.with_blocks(blocks)))
             })
         };
-        let needs = self.metric.needs();
-        let options = for_copies(ForwardOptions::new(), example, self.base.len());
-        let options = M::making(options.hooks(points.iter().map(|id| hook(*id))), needs);
-        let output = self.model.run_copies(prompt, patches.len(), &points, options)?;
-        Ok(self.metric.judge(self.model.read(M::scored(&output)?, prompt, needs)?, example)?)
+        self.judge_copies(prompt, example, patches.len(), &points, points.iter().map(|id| hook(*id)))
     }
 
-    /// Number of whole-prompt patches per batch.
-    pub(super) fn rows_at_once(&self, base: &BaseRun) -> usize {
-        (TOKENS_AT_ONCE / base.len()).max(1)
+    /// Runs copies of an example's prompt with hooks at these points, and computes the metric of each copy.
+    pub(crate) fn judge_copies<'h>(
+        &self,
+        prompt: &M::Prompt,
+        example: usize,
+        count: usize,
+        points: &[PointId],
+        hooks: impl IntoIterator<Item = Hook<'h>>,
+    ) -> Result<Tensor<1>> {
+        let needs = self.metric.needs();
+        let options = for_copies(ForwardOptions::new(), example, self.base.len());
+        let output = self.model.run_copies(prompt, count, points, M::making(options.hooks(hooks), needs))?;
+        Ok(self.metric.judge(self.model.read(M::scored(&output)?, prompt, needs)?, example)?)
     }
 
     pub(crate) fn tell(&self, done: usize, all: usize) {
@@ -370,6 +376,11 @@ impl<M: Patchable> fmt::Debug for Patching<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Patching({} examples, {:?})", self.base.len(), self.metric)
     }
+}
+
+/// Number of copies of `tokens` tokens that one batch may have.
+pub(crate) fn copies_at_once(tokens: usize) -> usize {
+    (TOKENS_AT_ONCE / tokens.max(1)).max(1)
 }
 
 /// Computes the metric from a decoder's residual stream after the last layer. `rows` starts at position `first`; logits

@@ -8,6 +8,7 @@ mod report;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use indicatif::ProgressBar;
 
 use super::args::{DtypeArg, ModelArg, ProcessArg};
 use super::out::{CsvArg, Kind, Names, OutFile, prepare, said, write};
@@ -18,8 +19,10 @@ use super::terminal::note;
 use super::{CliResult, Failure, load};
 use hooklens_analysis::attribution::{EdgeGraph, EdgeScores};
 use hooklens_analysis::circuits::{Circuit, Selection, best_edges};
+use hooklens_analysis::patching::Patching;
 use hooklens_analysis::statistics::Statistics;
 use hooklens_model::error::Error;
+use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::read_json;
 use hooklens_plot::CircuitDiagram;
 
@@ -121,13 +124,12 @@ const HINT: &str = "; --circuit reads what --save writes";
 pub(super) fn run(args: &CircuitArgs) -> CliResult {
     let inputs =
         || args.model.inputs().into_iter().chain(args.pairs.file().map(Into::into)).chain(args.circuit.clone());
-    let files = [args.out.as_ref(), args.diagram.as_ref()].map(|out| out.map(|out| &out.path));
-    for out in files.into_iter().chain([args.save.as_ref(), args.save_mib.as_ref()]).flatten() {
-        prepare(Some(out), Names::File, inputs())?;
-    }
     let outputs = [args.out.as_ref(), args.diagram.as_ref()].map(|out| out.map(|out| &out.path));
     let outputs: Vec<&PathBuf> =
         outputs.into_iter().chain([args.save.as_ref(), args.save_mib.as_ref()]).flatten().collect();
+    for out in &outputs {
+        prepare(Some(out), Names::File, inputs())?;
+    }
     if let Some(twice) = outputs.iter().enumerate().find_map(|(at, path)| outputs[..at].contains(path).then_some(path))
     {
         return Err(Failure::Usage(format!("two results would be written to {}", twice.display())));
@@ -151,55 +153,33 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
     }
     let graph = EdgeGraph::of(&model)?;
     let given = args.circuit.as_deref().map(|path| read(path, &graph)).transpose()?;
-    let bar = progress(1, "{msg:14} {bar:30} {percent} % {eta}");
-    let mut patching = args.pairs.read(&model)?.patching(&model, args.ablate)?;
-    if args.ablate.is_none() {
-        // Edges are ablated in the clean runs.
-        patching = patching.reversed();
-    }
-    let patching = patching.on_progress(|done, all| {
-        bar.set_length(all as u64);
-        bar.set_position(done as u64);
-    });
+    let bar = bar();
+    let patching = patching(args, &model, &bar)?;
     let examples = patching.examples();
     let discovery = if given.is_some() { 0 } else { args.method.passes(&graph, examples, args.share) };
     let passes = discovery + args.proof.passes(examples);
-    if args.dry_run {
-        note(format!("about {passes} passes over a prompt ({} edges, {examples} prompts)", graph.len()));
+    if !affordable(args, passes, (graph.len(), "edges"), examples)? {
         return Ok(());
-    }
-    if let Some(budget) = args.budget.filter(|budget| passes > *budget) {
-        let message = format!(
-            "this run needs about {passes} passes over a prompt, more than --budget {budget}; use fewer prompts, \
-             --steps or another --method, or a larger budget"
-        );
-        return Err(Failure::Usage(message));
     }
     bar.set_message("discovering");
     let (scores, circuit, count) = match given {
-        Some(given) => (None, given, 0),
+        Some(given) => (None, given, None),
         None => match args.method.discover(&patching, args.share)? {
-            Found::Circuit(circuit) => (None, circuit, 0),
+            Found::Circuit(circuit) => (None, circuit, None),
             Found::Scores(scores) => {
                 let (circuit, count) = chosen(args, &scores)?;
-                (Some(scores), circuit, count)
+                (Some(scores), circuit, Some(count))
             }
         },
     };
     // A mask is trained on all prompts at once, so its scores don't vary with them.
-    let resampled = count > 0 && !args.method.is_learned();
+    let resampled = count.filter(|_| !args.method.is_learned());
     bar.set_message("proving");
     let statistics = Statistics::new().resamples(1000).seed(args.proof.seed);
-    let stability = scores.as_ref().filter(|_| resampled).map(|scores| (scores, count));
-    let proof =
-        args.proof.prove(&patching, scores.as_ref(), stability, &circuit, args.select.selection(), &statistics)?;
+    let selection = args.select.selection();
+    let proof = args.proof.prove(&patching, scores.as_ref(), resampled, &circuit, selection, &statistics)?;
     bar.finish_and_clear();
-    if let Some(path) = &args.save {
-        write(path, format!("{}\n", circuit.to_json()).as_bytes())?;
-        if !args.json {
-            said(path)?;
-        }
-    }
+    save(args, &circuit.to_json())?;
     if let Some(path) = &args.save_mib {
         let Some(scores) = &scores else {
             return Err(Failure::Usage("--save-mib needs scores, which --method acdc does not give".into()));
@@ -220,6 +200,53 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
         }
     }
     Ok(())
+}
+
+/// The progress bar of all phases.
+fn bar() -> ProgressBar {
+    progress(1, "{msg:14} {bar:30} {percent} % {eta}")
+}
+
+/// The prompts, with edges or nodes ablated in the clean runs.
+fn patching<'m>(
+    args: &CircuitArgs,
+    model: &'m HookedTransformer,
+    bar: &'m ProgressBar,
+) -> Result<Patching<'m>, Failure> {
+    let mut patching = args.pairs.read(model)?.patching(model, args.ablate)?;
+    if args.ablate.is_none() {
+        patching = patching.reversed();
+    }
+    Ok(patching.on_progress(|done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    }))
+}
+
+/// Whether to go on: prints the number of passes with --dry-run, and fails if it is more than --budget.
+fn affordable(
+    args: &CircuitArgs,
+    passes: usize,
+    (count, parts): (usize, &str),
+    examples: usize,
+) -> Result<bool, Failure> {
+    if args.dry_run {
+        note(format!("about {passes} passes over a prompt ({count} {parts}, {examples} prompts)"));
+        return Ok(false);
+    }
+    let Some(budget) = args.budget.filter(|budget| passes > *budget) else { return Ok(true) };
+    let fewer = if args.nodes.is_some() { "fewer --subsets" } else { "--steps" };
+    Err(Failure::Usage(format!(
+        "this run needs about {passes} passes over a prompt, more than --budget {budget}; use fewer prompts, {fewer} or \
+         another --method, or a larger budget"
+    )))
+}
+
+/// Writes the circuit to the file given with --save.
+fn save(args: &CircuitArgs, circuit: &str) -> CliResult {
+    let Some(path) = &args.save else { return Ok(()) };
+    write(path, format!("{circuit}\n").as_bytes())?;
+    if args.json { Ok(()) } else { said(path) }
 }
 
 /// The circuit that has the best scores, and the number of edges before those on no path were removed.

@@ -9,17 +9,15 @@ use serde_json::{Value, json};
 use super::method::NodeMethod;
 use super::proof::Curve;
 use super::report::{bounds, curve_json, curve_text, picture, within};
-use super::{CircuitArgs, SelectArg};
+use super::{CircuitArgs, SelectArg, affordable, bar, patching, save};
 use crate::json_result::{ModelId, with_header};
-use crate::out::{Finding, plural, said, write};
+use crate::out::{Finding, plural};
 use crate::pairs::metric_and_unit;
-use crate::progress::progress;
 use crate::terminal::{Stdout, note};
 use crate::{CliResult, Failure};
-use hooklens_analysis::circuits::{CircuitRuns, MIB_SHARES, MissedEffect, NodeCircuit, Stability};
-use hooklens_analysis::patching::{Backward, Patching, PatchingResult, Sites};
+use hooklens_analysis::circuits::{CircuitRuns, KindOfNodes, MIB_SHARES, MissedEffect, NodeCircuit, Stability};
+use hooklens_analysis::patching::{Backward, Patching, PatchingResult};
 use hooklens_analysis::statistics::{EffectStatistics, Interval, Statistics};
-use hooklens_hooks::Axis;
 use hooklens_io::csv_text::CsvTable;
 use hooklens_model::error::Error;
 use hooklens_model::model::HookedTransformer;
@@ -41,23 +39,13 @@ pub(super) enum NodesArg {
 }
 
 impl NodesArg {
-    fn points(self) -> &'static str {
+    fn kind(self) -> KindOfNodes {
         match self {
-            NodesArg::Heads => "blocks.*.attn.hook_z",
-            NodesArg::Mlps => "blocks.*.hook_mlp_out",
-            NodesArg::Neurons => "blocks.*.mlp.hook_post",
-            NodesArg::Latents => "*hook_sae_acts_post",
+            NodesArg::Heads => KindOfNodes::Heads,
+            NodesArg::Mlps => KindOfNodes::Mlps,
+            NodesArg::Neurons => KindOfNodes::Neurons,
+            NodesArg::Latents => KindOfNodes::Latents,
         }
-    }
-
-    fn sites(self, by_position: bool) -> Sites {
-        let own = match self {
-            NodesArg::Heads => Some(Axis::Head),
-            NodesArg::Mlps => None,
-            NodesArg::Neurons => Some(Axis::DMlp),
-            NodesArg::Latents => Some(Axis::Feature),
-        };
-        Sites::new(self.points()).per(by_position.then_some(Axis::Pos).into_iter().chain(own))
     }
 }
 
@@ -75,8 +63,9 @@ struct Found {
     missed: Option<MissedEffect>,
 }
 
-pub(super) fn run(args: &CircuitArgs, kind: NodesArg, model: &HookedTransformer) -> CliResult {
-    if kind == NodesArg::Latents && args.model.dictionary.is_empty() {
+pub(super) fn run(args: &CircuitArgs, nodes: NodesArg, model: &HookedTransformer) -> CliResult {
+    let kind = nodes.kind();
+    if kind == KindOfNodes::Latents && args.model.dictionary.is_empty() {
         return Err(Failure::Usage("--nodes latents requires --dictionary".into()));
     }
     let (sites, method) = (kind.sites(args.by_position), args.method.of_nodes()?);
@@ -92,31 +81,15 @@ pub(super) fn run(args: &CircuitArgs, kind: NodesArg, model: &HookedTransformer)
         }
         SelectArg::Top | SelectArg::MostHelpful => {}
     }
-    let bar = progress(1, "{msg:14} {bar:30} {percent} % {eta}");
-    let mut patching = args.pairs.read(model)?.patching(model, args.ablate)?;
-    if args.ablate.is_none() {
-        // Nodes are ablated in the clean runs.
-        patching = patching.reversed();
-    }
+    let bar = bar();
+    let mut patching = patching(args, model, &bar)?;
     if let NodeMethod::Gradients(backward) = method {
         patching = patching.backward(backward)?;
     }
-    let patching = patching.on_progress(|done, all| {
-        bar.set_length(all as u64);
-        bar.set_position(done as u64);
-    });
     let (all, examples) = (patching.nodes(&sites)?, patching.examples());
     let passes = passes(args, &method, all.len(), examples);
-    if args.dry_run {
-        note(format!("about {passes} passes over a prompt ({} nodes, {examples} prompts)", all.len()));
+    if !affordable(args, passes, (all.len(), "nodes"), examples)? {
         return Ok(());
-    }
-    if let Some(budget) = args.budget.filter(|budget| passes > *budget) {
-        let message = format!(
-            "this run needs about {passes} passes over a prompt, more than --budget {budget}; use fewer prompts, \
-             fewer --subsets or another --method, or a larger budget"
-        );
-        return Err(Failure::Usage(message));
     }
     bar.set_message("discovering");
     let given = args.circuit.as_deref().map(|path| read(path, &all)).transpose()?;
@@ -150,12 +123,7 @@ pub(super) fn run(args: &CircuitArgs, kind: NodesArg, model: &HookedTransformer)
         found.statistics = None;
     }
     bar.finish_and_clear();
-    if let Some(path) = &args.save {
-        write(path, format!("{}\n", found.circuit.to_json()).as_bytes())?;
-        if !args.json {
-            said(path)?;
-        }
-    }
+    save(args, &found.circuit.to_json())?;
     report(args, model, examples, &found)
 }
 

@@ -60,12 +60,12 @@ impl ProofArgs {
         (runs + 2 * 4 * self.adversary_steps) * examples
     }
 
-    /// `stability` has the scores and the number of edges to resample.
+    /// `resampled` is the number of edges to choose from resampled prompts.
     pub(super) fn prove(
         &self,
         patching: &Patching<'_>,
         scores: Option<&EdgeScores>,
-        stability: Option<(&EdgeScores, usize)>,
+        resampled: Option<usize>,
         circuit: &Circuit,
         selection: Selection,
         statistics: &Statistics,
@@ -78,7 +78,7 @@ impl ProofArgs {
         let metrics = [mean(&runs.clean), mean(&own), mean(&runs.ablated)];
         let intervals = several.then(|| runs.intervals(statistics)).transpose().map_err(Error::from)?;
         let adversary = Adversary::new().random_subsets(self.subsets).steps(self.adversary_steps).seed(self.seed);
-        let stability = stability.filter(|_| several && !circuit.is_empty());
+        let stability = scores.zip(resampled).filter(|_| several && !circuit.is_empty());
         Ok(Proof {
             faithfulness,
             interval: intervals.and_then(|intervals| intervals.first().copied()),

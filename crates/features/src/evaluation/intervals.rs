@@ -19,36 +19,44 @@ pub(super) fn group_of(prompt: &[u32]) -> usize {
     (xxh3_64(&bytes) % GROUPS as u64) as usize
 }
 
-/// Intervals of the metrics that are computed from both sums, under SAELens's names. Metrics that are not defined, and
-/// all if too few groups have tokens, have none.
-pub(super) fn intervals(sums: &Sums, losses: &Losses) -> Vec<(&'static str, Interval)> {
-    let groups: Vec<(&Sums, &Losses)> =
-        sums.groups.iter().zip(&losses.groups).filter(|(sums, _)| sums.tokens() > 0).collect();
-    if groups.len() < LEAST {
-        return Vec::new();
-    }
-    let settings = Statistics::new();
-    let of_sums = |metric: fn(&Sums) -> f64| {
-        settings.interval_of(groups.len(), |chosen| {
-            let mut all = Sums::default();
-            chosen.iter().for_each(|group| all.join(groups[*group as usize].0));
-            metric(&all)
-        })
-    };
-    let of_losses = |metric: fn(&Losses) -> f64| {
-        settings.interval_of(groups.len(), |chosen| {
-            let mut all = Losses::default();
-            chosen.iter().for_each(|group| all.join(groups[*group as usize].1));
-            metric(&all)
-        })
-    };
+/// A metric's interval, under SAELens's name.
+type Named = (&'static str, Interval);
+
+/// Intervals of the metrics of losses and divergences. Metrics that are not defined have none, and all if too few groups
+/// have tokens.
+pub(super) fn of_losses(losses: &Losses) -> Vec<Named> {
+    let groups: Vec<&Losses> = losses.groups.iter().filter(|group| group.positions > 0).collect();
+    let interval = |metric: fn(&Losses) -> f64| resampled(&groups, Losses::join, metric);
+    let all = [("ce_loss_score", interval(Losses::loss_recovered)), ("kl_div_score", interval(Losses::kl_score))];
+    defined(all)
+}
+
+/// Intervals of the metrics of one dictionary's reconstructions.
+pub(super) fn of_sums(sums: &Sums) -> Vec<Named> {
+    let groups: Vec<&Sums> = sums.groups.iter().filter(|group| group.tokens > 0).collect();
+    // Only the explained variance needs the mean activations, which take most of the time to add.
+    let without_means: Vec<Sums> = groups.iter().map(|group| Sums { mean: Vec::new(), ..(*group).clone() }).collect();
+    let without_means: Vec<&Sums> = without_means.iter().collect();
+    let interval = |groups: &[&Sums], metric: fn(&Sums) -> f64| resampled(groups, Sums::join, metric);
     let all = [
-        ("ce_loss_score", of_losses(Losses::loss_recovered)),
-        ("kl_div_score", of_losses(Losses::kl_score)),
-        ("explained_variance", of_sums(Sums::explained_variance)),
-        ("mse", of_sums(Sums::mse)),
-        ("cossim", of_sums(Sums::cosine)),
-        ("l0", of_sums(Sums::l0)),
+        ("explained_variance", interval(&groups, Sums::explained_variance)),
+        ("mse", interval(&without_means, Sums::mse)),
+        ("cossim", interval(&without_means, Sums::cosine)),
+        ("l0", interval(&without_means, Sums::l0)),
     ];
-    all.into_iter().filter_map(|(name, interval)| Some((name, interval.ok()?))).collect()
+    defined(all)
+}
+
+/// The interval of a metric of joined groups.
+fn resampled<T: Default>(groups: &[&T], join: fn(&mut T, &T), metric: fn(&T) -> f64) -> Option<Interval> {
+    let joined = |chosen: &[u32]| {
+        let mut all = T::default();
+        chosen.iter().for_each(|group| join(&mut all, groups[*group as usize]));
+        metric(&all)
+    };
+    (groups.len() >= LEAST).then(|| Statistics::new().interval_of(groups.len(), joined).ok()).flatten()
+}
+
+fn defined<const N: usize>(all: [(&'static str, Option<Interval>); N]) -> Vec<Named> {
+    all.into_iter().filter_map(|(name, interval)| Some((name, interval?))).collect()
 }

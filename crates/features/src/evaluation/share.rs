@@ -1,9 +1,10 @@
 //! Partial evaluations, each on a shard of the prompts, which can be joined.
 
 use burn::tensor::Tensor;
+use hooklens_analysis::statistics::Interval;
 use serde::{Deserialize, Serialize};
 
-use super::intervals::intervals;
+use super::intervals;
 use super::sums::{Losses, Sums};
 use super::{Batch, EvaluateOptions, Evaluation, SetEvaluation, add_reconstructions, run};
 use crate::dictionary::Dictionary;
@@ -214,7 +215,9 @@ impl EvaluationShard {
             return Err(FeatureError::Kind { dictionary: self.name, reason }.into());
         }
         let (losses, left_out) = (&self.losses, &self.left_out);
-        Ok(SetEvaluation { layers: self.layers.into_iter().map(|layer| layer.evaluation(losses, left_out)).collect() })
+        let of_losses = intervals::of_losses(losses);
+        let evaluated = |layer: Layer| layer.evaluation(losses, &of_losses, left_out);
+        Ok(SetEvaluation { layers: self.layers.into_iter().map(evaluated).collect() })
     }
 
     /// Number of dictionaries: one, or one per layer.
@@ -249,9 +252,10 @@ impl Layer {
         })
     }
 
-    fn evaluation(self, losses: &Losses, left_out: &[u32]) -> Evaluation {
+    /// `of_losses` are the intervals of the losses, which all layers share.
+    fn evaluation(self, losses: &Losses, of_losses: &[(&'static str, Interval)], left_out: &[u32]) -> Evaluation {
         let sums = self.sums;
-        let intervals = intervals(&sums, losses);
+        let intervals = [of_losses, &intervals::of_sums(&sums)].concat();
         let n = sums.tokens as f64;
         let [predicted, positions] = [losses.predicted as f64, losses.positions as f64];
         let [loss, with, zeros] = [losses.loss, losses.dictionary, losses.zeros].map(|sum| sum / predicted);

@@ -60,7 +60,7 @@ pub(super) struct Losses {
     pub(super) groups: Vec<Losses>,
 }
 
-/// Adds sums of groups to those of the same groups.
+/// Adds each group's sums to the sums of the same group.
 fn join_groups<T: Default>(all: &mut Vec<T>, others: &[T], join: impl Fn(&mut T, &T)) {
     if all.len() < others.len() {
         all.resize_with(others.len(), T::default);

@@ -7,8 +7,8 @@ use crate::error::GraphError;
 use hooklens_model::error::Result;
 
 impl AttributionGraph {
-    /// The circuit of the features among these nodes of the graph, such as those of a pruned graph. Running it ablates all
-    /// other features at the sites of `all`, which must have one node per position and feature.
+    /// Makes a circuit of the features among these nodes, such as the nodes of a pruned graph. Running it ablates all other
+    /// features at the sites of `all`, which must have one node per position and feature.
     ///
     /// ```
     /// use hooklens::attribution::graph::{AttributionGraph, GraphOptions, Replacement};
@@ -32,8 +32,8 @@ impl AttributionGraph {
     /// ```
     ///
     /// # Errors
-    /// [`GraphError::Setting`] if there are no such nodes, or if the sites are not those of the graph's features or have
-    /// other positions or tokens.
+    /// [`GraphError::Setting`] for a node that the graph lacks, and for sites without the graph's features or with other
+    /// positions or tokens.
     pub fn circuit(&self, nodes: &[usize], all: &NodeCircuit) -> Result<NodeCircuit> {
         let axes: Vec<&str> = all.axes().iter().map(|axis| axis.name.as_str()).collect();
         let wrong =

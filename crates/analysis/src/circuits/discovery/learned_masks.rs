@@ -117,9 +117,10 @@ impl Patching<'_> {
             return Err(CircuitError::NoDifference { clean: mean(&clean) }.into());
         }
         let mut masks = Masked::new(edges.len(), settings);
-        let task = Task::of(settings, self, &runner, [&clean, &ablated]);
-        let done = match &settings.checkpoint {
-            Some((path, _)) => mask_checkpoint::restore(path, &task, &mut masks)?,
+        let checkpoint = settings.checkpoint.as_ref();
+        let checkpoint = checkpoint.map(|own| (own, Task::of(settings, self, &runner, [&clean, &ablated])));
+        let done = match &checkpoint {
+            Some(((path, _), task)) => mask_checkpoint::restore(path, task, &mut masks)?,
             None => 0,
         };
         for step in done..settings.steps {
@@ -140,10 +141,10 @@ impl Patching<'_> {
                 }
             }
             masks.step(&drawn, &slopes, step);
-            if let Some((path, every)) = &settings.checkpoint
+            if let Some(((path, every), task)) = &checkpoint
                 && ((step + 1) % every == 0 || step + 1 == settings.steps)
             {
-                mask_checkpoint::save(path, &task, &masks, step + 1)?;
+                mask_checkpoint::save(path, task, &masks, step + 1)?;
             }
             self.tell(step + 1, settings.steps);
         }

@@ -4,8 +4,6 @@ use std::path::Path;
 
 use hooklens_hooks::write_file;
 use hooklens_io::regular;
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -41,7 +39,7 @@ struct State {
 }
 
 /// What is trained. Training resumes only from a checkpoint of the same task.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Task {
     keep: u64,
     steps: usize,
@@ -89,7 +87,7 @@ impl Task {
     /// What differs from the task of a checkpoint. Metrics may differ by rounding, as on another machine.
     fn differs_from(&self, other: &Self) -> Option<&'static str> {
         let far = |own: &f32, other: &f32| (own - other).abs() > 1e-3 * own.abs().max(1.0);
-        let metrics = self.metrics.iter().flatten().zip(other.metrics.iter().flatten());
+        let mut metrics = self.metrics.iter().flatten().zip(other.metrics.iter().flatten());
         if self.keep != other.keep {
             Some("the share to keep differs")
         } else if self.steps != other.steps {
@@ -102,7 +100,7 @@ impl Task {
             Some("it belongs to another model")
         } else if self.prompts != other.prompts {
             Some("the prompts differ")
-        } else if self.metrics.len() != other.metrics.len() || { metrics }.any(|(own, other)| far(own, other)) {
+        } else if self.metrics.len() != other.metrics.len() || metrics.any(|(own, other)| far(own, other)) {
             Some("the metric differs")
         } else {
             None
@@ -159,7 +157,6 @@ pub(super) fn restore(path: &Path, task: &Task, masks: &mut Masked) -> Result<us
         return Err(unknown().into());
     }
     let drawn: u128 = state.drawn.parse().map_err(|_| unknown())?;
-    masks.random = ChaCha8Rng::seed_from_u64(task.seed);
     masks.random.set_word_pos(drawn);
     (masks.logits, masks.first, masks.second) = (logits, first, second);
     masks.multipliers = state.multipliers.map(f64::from_bits);

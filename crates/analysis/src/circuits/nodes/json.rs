@@ -2,9 +2,9 @@
 
 use hooklens_hooks::Axis;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::{NodeCircuit, list};
+use crate::circuits::circuit_json::{excerpt, parsed, stored};
 use crate::error::CircuitError;
 
 #[derive(Serialize, Deserialize)]
@@ -58,21 +58,11 @@ impl NodeCircuit {
     /// Fails if the text is something else, if the weights, spliced dictionaries, points or axes are others, and for a node
     /// that `all` does not contain.
     pub fn from_json(all: &Self, text: &str) -> Result<Self, CircuitError> {
-        let excerpt = |text: &str| text.chars().take(200).collect::<String>();
-        let unreadable = |source: serde_json::Error| CircuitError::File { reason: excerpt(&source.to_string()) };
-        let value: Value = serde_json::from_str(text).map_err(unreadable)?;
-        let wrong = |reason: &str| CircuitError::File { reason: reason.into() };
+        let value = parsed(text)?;
         if value.get("edges").is_some() {
-            return Err(wrong("it is a circuit of edges, not of nodes"));
+            return Err(CircuitError::File { reason: "it is a circuit of edges, not of nodes".into() });
         }
-        if value.get("format").is_none() {
-            return Err(wrong("it names no format"));
-        }
-        let stored: Stored = serde_json::from_value(value).map_err(unreadable)?;
-        if stored.format != FORMAT {
-            let reason = format!("its format is `{}`, but this version reads `{FORMAT}`", excerpt(&stored.format));
-            return Err(CircuitError::File { reason });
-        }
+        let stored: Stored = stored(value, FORMAT)?;
         if let (Some(given), Some(expected)) = (&stored.model, &all.model)
             && given != expected
         {

@@ -1,6 +1,7 @@
 //! [`NodeCircuit`]: heads, MLPs, neurons or latents that are claimed to do a task.
 
 mod json;
+mod kind;
 mod missed;
 mod run;
 
@@ -20,6 +21,7 @@ use hooklens_model::driver::private::Spliceable;
 use hooklens_model::error::Result;
 use hooklens_model::model::Identified;
 
+pub use kind::KindOfNodes;
 pub use missed::MissedEffect;
 
 /// A circuit of nodes: of all heads, MLPs, neurons or latents at the points of a sweep, those that are kept while the
@@ -87,7 +89,7 @@ impl NodeCircuit {
         Ok(self.keeping(ranked.into_iter().take(count).map(|(node, _)| node)))
     }
 
-    /// The circuit of those of these nodes whose mean effect has at least this magnitude.
+    /// The circuit of the nodes whose mean effect has at least this magnitude.
     ///
     /// # Errors
     /// Same as [`NodeCircuit::best`].
@@ -203,12 +205,7 @@ impl NodeCircuit {
             examples.map(at).collect::<Vec<f64>>()
         };
         let effects: Vec<Vec<f64>> = nodes.iter().map(of).collect();
-        if let Some((node, example)) = effects.iter().enumerate().find_map(|(node, values)| {
-            values.iter().position(|value| !value.is_finite()).map(|example| (node, example))
-        }) {
-            return Err(self.not_finite(&nodes[node], effects[node][example]).into());
-        }
-        let found = resampled(&effects, settings, count)?;
+        let found = resampled(&effects, |place| self.name(&nodes[place]), settings, count)?;
         Ok(found.named(|place| nodes[place].clone()))
     }
 
@@ -227,7 +224,7 @@ impl NodeCircuit {
         let effect = scores.effect();
         let of = |node: Vec<usize>| match effect.values()[IxDyn(&node)] {
             value if value.is_finite() => Ok((node, value)),
-            value => Err(self.not_finite(&node, value)),
+            value => Err(CircuitError::NotFinite { place: self.name(&node), value }),
         };
         let mut ranked = self.nodes().map(of).collect::<Result<Vec<_>, _>>()?;
         ranked.sort_by(|a, b| order(a.1, b.1));
@@ -266,10 +263,6 @@ impl NodeCircuit {
         let names = self.names();
         let near = nearest(given, names.iter().map(String::as_str));
         CircuitError::Unknown { kind: "node", given: given.to_string(), nearest: near }
-    }
-
-    fn not_finite(&self, node: &[usize], value: f64) -> CircuitError {
-        CircuitError::NodeNotFinite { node: self.name(node), value }
     }
 
     /// Checks that something else has the same sites and belongs to the same model.

@@ -10,13 +10,10 @@ use super::NodeCircuit;
 use crate::circuits::proof::CircuitRuns;
 use crate::error::CircuitError;
 use crate::labeled::{LabeledAxis, matching};
-use crate::patching::{Example, Layout, Patchable, Patching, Sites, read_values};
+use crate::patching::{Example, Layout, Patchable, Patching, Sites, copies_at_once, read_values};
 use hooklens_model::driver::private::Spliceable;
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::Identified;
-
-/// Upper bound on the number of tokens in one batch.
-const TOKENS_AT_ONCE: usize = 4096;
 
 /// Points, each with the indices of the swept axes in its shape.
 pub(super) type Points = Vec<(PointId, Vec<usize>)>;
@@ -112,7 +109,7 @@ impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
         let values = example.source(&recorded, &ids)?.values;
         let tokens: usize = M::lengths(example.prompt).into_iter().sum();
         let mut found = Vec::new();
-        for kept in kept.chunks((TOKENS_AT_ONCE / tokens.max(1)).max(1)) {
+        for kept in kept.chunks(copies_at_once(tokens)) {
             found.extend(self.run_batch(example, points, &values, kept)?);
         }
         Ok((clean, found))
@@ -138,12 +135,9 @@ impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
                 replaced(&tensor, &values[id], mask, swept).map(Some).map_err(Into::into)
             })
         };
-        let needs = self.metric.needs();
-        let options = M::making(example.options().hooks(ablated.iter().map(|place| hook(*place))), needs);
         let at: Vec<PointId> = ablated.iter().map(|place| points[*place].0).collect();
-        let output = self.model().run_copies(example.prompt, kept.len(), &at, options)?;
-        let logits = self.model().read(M::scored(&output)?, example.prompt, needs)?;
-        let judged = self.metric.judge(logits, example.number)?;
+        let hooks = ablated.iter().map(|place| hook(*place));
+        let judged = self.judge_copies(example.prompt, example.number, kept.len(), &at, hooks)?;
         read_values(judged, example.number, |row| format!("with circuit {row} of a batch"))
     }
 }

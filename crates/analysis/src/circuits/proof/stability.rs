@@ -32,8 +32,8 @@ pub struct Stability<P = (Sender, Receiver)> {
     pub inclusion: Vec<(P, f64)>,
     /// Mean Jaccard similarity of the resampled circuits with the circuit of all prompts.
     pub jaccard: f64,
-    /// Mean Spearman rank correlation of the magnitudes of resampled scores with those of all prompts, over all edges or
-    /// nodes.
+    /// Mean Spearman rank correlation between the magnitudes of the resampled scores and of the original ones, over all
+    /// edges or nodes.
     pub rank_correlation: f64,
 }
 
@@ -48,30 +48,31 @@ impl EdgeScores {
         let places: Vec<(usize, usize)> = graph.places().collect();
         let values = self.scores.values();
         let examples = values.shape()[2];
-        if let Some(circuit) = places.iter().find_map(|(from, to)| {
-            let value = (0..examples).map(|example| values[[*from, *to, example]]).find(|value| !value.is_finite())?;
-            let (sender, receiver) = (graph.senders()[*from].to_string(), graph.receivers()[*to].to_string());
-            Some(CircuitError::NotFinite { sender, receiver, value })
-        }) {
-            return Err(circuit.into());
-        }
         let of = |(from, to): &(usize, usize)| {
             (0..examples).map(|example| values[[*from, *to, example]]).collect::<Vec<f64>>()
         };
-        let found = resampled(&places.iter().map(of).collect::<Vec<_>>(), settings, count)?;
+        let scores: Vec<Vec<f64>> = places.iter().map(of).collect();
+        let found = resampled(&scores, |place| graph.edge_name(places[place]), settings, count)?;
         Ok(found.named(|place| (graph.senders()[places[place].0], graph.receivers()[places[place].1])))
     }
 }
 
-/// Resamples examples with replacement. `scores` are finite, `[place, example]`; places are named by their index.
+/// Resamples examples with replacement. `scores` are `[place, example]`. The result has places by their index; messages
+/// have their names.
 pub(in crate::circuits) fn resampled(
     scores: &[Vec<f64>],
+    name: impl Fn(usize) -> String,
     settings: &Statistics,
     count: usize,
-) -> Result<Stability<usize>, StatisticsError> {
+) -> Result<Stability<usize>> {
     let examples = scores.first().map_or(0, Vec::len);
     if examples < 2 {
-        return Err(StatisticsError::TooFew { what: "stability", least: 2, given: examples });
+        return Err(StatisticsError::TooFew { what: "stability", least: 2, given: examples }.into());
+    }
+    for (place, own) in scores.iter().enumerate() {
+        if let Some(value) = own.iter().copied().find(|value| !value.is_finite()) {
+            return Err(CircuitError::NotFinite { place: name(place), value }.into());
+        }
     }
     let count = count.min(scores.len());
     let sums = |chosen: &[u32]| -> Vec<f64> {
