@@ -402,9 +402,15 @@ fn patch_finds_where_the_answer_is_kept() {
     fs::write(&file, &line).unwrap();
     let (code, ..) = ran(&["patch", "--model", "embedded:ioi", "--pairs", file.to_str().unwrap()]);
     assert_eq!(code, 0);
-    fs::write(&file, format!("{line}{{}}\n")).unwrap();
-    let (code, _, error) = ran(&["patch", "--model", "embedded:ioi", "--pairs", file.to_str().unwrap()]);
-    assert!(code == 1 && error.contains("line 2"), "{error}");
+    // Each of the four texts.
+    let others = [(CLEAN, "gave xyzzy to"), (CORRUPTED, "gave xyzzy to"), ("Mary\"", "xyzzy\""), ("John\"", "xyzzy\"")];
+    let changed = others.map(|(text, other)| line.replacen(&format!("\"{text}"), &format!("\"{other}"), 1));
+    assert!(changed.iter().all(|changed| *changed != line));
+    for second in [&changed[..], &["{}\n".to_string()]].concat() {
+        fs::write(&file, format!("{line}{second}")).unwrap();
+        let (code, _, error) = ran(&["patch", "--model", "embedded:ioi", "--pairs", file.to_str().unwrap()]);
+        assert!(code == 1 && error.contains("pairs.jsonl, line 2"), "{second}: {error}");
+    }
 }
 
 #[test]

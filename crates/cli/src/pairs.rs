@@ -193,8 +193,22 @@ impl PairArgs {
             }
         };
         let metric = metric().map_err(place_of)?;
-        let corrupted = if corrupted.is_empty() { None } else { Some(model.input(corrupted, &self.written)?) };
-        Ok(Pairs { clean: model.input(clean, &self.written)?, corrupted, metric, all: None, places })
+        // Prompts too: `input` tokenizes all of them in one call.
+        let input = |prompts: Vec<PairPrompt>| {
+            model.input(prompts.clone(), &self.written).map_err(|failure| {
+                let mut each =
+                    places.iter().zip(prompts).map(|(at, prompt)| (at, model.input(vec![prompt], &self.written)));
+                match each.find_map(|(at, input)| Some((at, input.err()?))) {
+                    Some((at, Failure::Failed(error))) => {
+                        Failure::Failed(format!("{at}: {}", error_chain(&*error)).into())
+                    }
+                    _ => failure,
+                }
+            })
+        };
+        let corrupted = if corrupted.is_empty() { None } else { Some(input(corrupted)?) };
+        let clean = input(clean)?;
+        Ok(Pairs { clean, corrupted, metric, all: None, places })
     }
 
     /// The answer and wrong token of a single prompt.
