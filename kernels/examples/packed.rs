@@ -1,5 +1,5 @@
 //! Timings of products with quantized weights, interleaved with `f32` and relative to it. Matrices are read from
-//! memory, not from caches.
+//! memory, not from caches. With the argument `rounded`, inputs are rounded to 8 bits.
 use hooklens_kernels::gemm::gemm;
 use hooklens_kernels::matrix::Matrix;
 use hooklens_kernels::packed::{Format, Order, Packed};
@@ -15,6 +15,7 @@ fn lower_quartile(times: &mut [f64]) -> f64 {
 }
 
 fn main() {
+    let rounds = std::env::args().nth(1).is_some_and(|argument| argument == "rounded");
     for (k, n) in [(2048usize, 8192usize), (8192, 2048)] {
         let copies = (1 << 27) / (k * n);
         let b: Vec<f32> = (0..k * n * copies).map(|i| ((i * 37) % 1013) as f32 / 1000.0 - 0.5).collect();
@@ -31,7 +32,9 @@ fn main() {
                 let mut ways: Vec<Matrix> = vec![f32.into()];
                 for format in FORMATS {
                     let size = n * k / format.values() * format.bytes();
-                    ways.push(Packed::new(&bytes[copy * size..][..size], format, k, Order::AsIs).into());
+                    let packed = Packed::new(&bytes[copy * size..][..size], format, k, Order::AsIs);
+                    let packed = if rounds { packed.rounding_inputs() } else { packed };
+                    ways.push(packed.into());
                 }
                 for (b, times) in ways.into_iter().zip(&mut times) {
                     let start = Instant::now();

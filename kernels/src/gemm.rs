@@ -13,7 +13,7 @@ use crate::micro::{self, Shape};
 use crate::micro_tile::Tile;
 use crate::operands::{Bias, check};
 use crate::pack::pack_b;
-use crate::packed;
+use crate::packed::{self, Rounding, rounded_rows};
 use crate::panels::in_panels;
 use crate::tasks::each;
 use crate::view::{OutTile, View2};
@@ -99,6 +99,9 @@ pub fn gemm<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&'a [f32]>, c: 
 /// ```
 pub fn gemm_each(a: View2, products: Vec<Product>) {
     let (m, k) = (a.rows(), a.cols());
+    if m > gemv::MAX_ROWS && products.iter().any(|product| product.b.rounding().is_some()) {
+        return of_rounded(a, products);
+    }
     let products = tiled(a, products, 1);
     let isa = Isa::current();
     let threads = rayon::current_num_threads();
@@ -125,6 +128,28 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
         let a = a.block((i, mt), (0, k));
         matrix_tile(isa, a, b, (j, nt), bias, c);
     });
+}
+
+/// For many rows of A, some of whose products round them: rounds them once, rather than in every task.
+fn of_rounded(a: View2, products: Vec<Product>) {
+    let mut by_rounding: Vec<(Option<Rounding>, Vec<Product>)> = Vec::new();
+    for Product { b, bias, c, ldc } in products {
+        let rounding = b.rounding();
+        let product = Product { b: b.exact(), bias, c, ldc };
+        match by_rounding.iter_mut().find(|(other, _)| *other == rounding) {
+            Some((_, products)) => products.push(product),
+            None => by_rounding.push((rounding, vec![product])),
+        }
+    }
+    for (rounding, products) in by_rounding {
+        match rounding {
+            None => gemm_each(a, products),
+            Some(rounding) => {
+                let rounded = rounded_rows(a, rounding);
+                gemm_each(View2::row_major(&rounded, a.rows(), a.cols()), products);
+            }
+        }
+    }
 }
 
 /// Checks that the products fit A and makes their C writable in tiles. Each element of A stands for `rows` rows of B.

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use crate::element::Element;
 use crate::isa::{Isa, multiversion};
-use crate::packed::Packed;
+use crate::packed::{Packed, Rounding};
 use crate::view::View2;
 
 /// A read-only weight matrix.
@@ -77,6 +77,19 @@ impl Matrix<'_> {
         with_view!(*self, view => {
             to.iter_mut().enumerate().for_each(|(column, to)| *to = view.at(row, column).widened());
         }, packed => panic!("{packed:?} is packed"));
+    }
+
+    /// How products round the other factor, if they do.
+    pub(crate) fn rounding(&self) -> Option<Rounding> {
+        with_view!(self, _view => None, packed => packed.rounding())
+    }
+
+    /// The same matrix, whose products do not round the other factor.
+    pub(crate) fn exact(self) -> Self {
+        match self {
+            Matrix::Packed(packed) => Matrix::Packed(packed.exact()),
+            plain => plain,
+        }
     }
 
     /// Row and column of the first NaN or infinite element in the given rows. `None` if there is none, or if the matrix

@@ -3,14 +3,19 @@
 use std::cell::Cell;
 use std::thread::LocalKey;
 
-/// A reusable buffer of floats.
-pub(crate) type ScratchBuffer = LocalKey<Cell<Vec<f32>>>;
+/// A reusable buffer.
+pub(crate) type ScratchBuffer<T> = LocalKey<Cell<Vec<T>>>;
 
 thread_local! {
     /// Packed panels of B.
     pub(crate) static PACKED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
     /// Columns decoded from block-quantized B.
     pub(crate) static DECODED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    /// Rows as integers of 8 bits.
+    pub(crate) static BYTES: Cell<Vec<i8>> = const { Cell::new(Vec::new()) };
+    /// Rows as integers of two parts, and sums of their runs.
+    pub(crate) static PARTS: Cell<Vec<i16>> = const { Cell::new(Vec::new()) };
+    pub(crate) static SUMS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
     /// Queries gathered from several heads and batch rows.
     pub(crate) static GATHERED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
     /// Weighted sums of values.
@@ -19,18 +24,22 @@ thread_local! {
     pub(crate) static SCORES: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// Calls `f` with a 64-byte aligned slice of `len` floats with unspecified contents. The buffer is taken out of the
+/// Calls `f` with a 64-byte aligned slice of `len` numbers with unspecified contents. The buffer is taken out of the
 /// slot meanwhile, so nested use on the same thread is slower, but not an error.
-pub(crate) fn with_scratch<R>(slot: &'static ScratchBuffer, len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
-    const LINE: usize = 16;
+pub(crate) fn with_scratch<T: Copy + Default, R>(
+    slot: &'static ScratchBuffer<T>,
+    len: usize,
+    f: impl FnOnce(&mut [T]) -> R,
+) -> R {
+    let line = 64 / size_of::<T>();
     let mut buffer = slot.take();
-    if buffer.len() < len + LINE {
+    if buffer.len() < len + line {
         buffer.clear();
-        buffer.resize(len + LINE, 0.0);
+        buffer.resize(len + line, T::default());
     }
     // `align_offset` may decline (usize::MAX); alignment only matters for speed.
     let start = match buffer.as_ptr().align_offset(64) {
-        skip if skip < LINE => skip,
+        skip if skip < line => skip,
         _ => 0,
     };
     let result = f(&mut buffer[start..start + len]);

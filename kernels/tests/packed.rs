@@ -133,6 +133,114 @@ fn products_are_those_of_the_decoded_matrix() {
     });
 }
 
+/// A row is converted to integers where that is faster, with an error of at most 1e-6 of the sum of all magnitudes.
+#[test]
+fn products_of_a_row_with_outliers_are_exact() {
+    each_isa(|isa| {
+        let mut random = Random(3);
+        for format in FORMATS {
+            for (size, count) in [(1e3, 1), (1e3, 8), (1e6, 1), (1e12, 3)] {
+                let (k, n) = (1024, 5);
+                let bytes = blocks(&mut random, format, k, n);
+                let packed = Packed::new(&bytes, format, k, Order::AsIs);
+                let mut numbers = vec![0.0; n * k];
+                packed.decode(&mut numbers);
+                let mut a = random.floats(k);
+                for _ in 0..count {
+                    a[random.below(k)] *= size;
+                }
+                let mut c = vec![0.0; n];
+                gemm_serial(View2::row_major(&a, 1, k), packed, None, &mut c, n);
+                for (j, c) in c.into_iter().enumerate() {
+                    let products = a.iter().zip(&numbers[j * k..]).map(|(a, b)| f64::from(*a) * f64::from(*b));
+                    let (sum, total): (f64, f64) = products.fold((0.0, 0.0), |(sum, all), x| (sum + x, all + x.abs()));
+                    let error = (f64::from(c) - sum).abs() / total;
+                    assert!(error <= 1e-6, "{isa:?}, {format:?}, {count} of {size:e}: {error:e}");
+                }
+            }
+            // Zeros, and a row that has no form in integers.
+            let bytes = blocks(&mut random, format, 256, 1);
+            let packed = Packed::new(&bytes, format, 256, Order::AsIs);
+            for (value, expected) in [(0.0, Some(3.0)), (f32::NAN, None), (f32::INFINITY, None), (1e-40, Some(3.0))] {
+                let (a, mut c) = (vec![value; 256], [0.0]);
+                gemm_serial(View2::row_major(&a, 1, 256), packed, Some(&[3.0]), &mut c, 1);
+                assert!(
+                    expected.map_or(!c[0].is_finite(), |expected| c[0] == expected),
+                    "{format:?}, {value}: {}",
+                    c[0]
+                );
+            }
+        }
+    });
+}
+
+/// As llama.cpp rounds before a product: to a scale and integers up to 127 per block, whose scale has 16 bits in blocks
+/// of 32.
+fn rounded(a: &[f32], block: usize) -> Vec<f64> {
+    let of = |x: &[f32]| {
+        let largest = x.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let scale = largest / 127.0;
+        let stored = if block == 32 { half::f16::from_f32(scale).to_f32() } else { scale };
+        x.iter().map(|x| f64::from((x * (127.0 / largest)).round_ties_even()) * f64::from(stored)).collect::<Vec<_>>()
+    };
+    a.chunks(block).flat_map(of).collect()
+}
+
+#[test]
+fn rounded_products_are_those_of_the_rounded_rows() {
+    each_isa(|isa| {
+        let mut random = Random(4);
+        for round in 0..rounds(90) {
+            let format = FORMATS[round % FORMATS.len()];
+            let k = 256 * (1 + random.below(3)) + if format.values() == 32 { 32 * random.below(8) } else { 0 };
+            let (m, n) = (1 + random.below(if round % 3 == 0 { 40 } else { 9 }), 1 + random.below(99));
+            let bytes = blocks(&mut random, format, k, n);
+            let packed = Packed::new(&bytes, format, k, Order::AsIs);
+            let mut numbers = vec![0.0; n * k];
+            packed.decode(&mut numbers);
+            let (a, bias, plain) = (random.floats(m * k), random.floats(n), random.floats(k * 3));
+            let view = View2::row_major(&a, m, k);
+            let (mut c, mut exact, mut with_plain) = (vec![7.0; m * n], vec![7.0; m * n], vec![7.0; m * 3]);
+            let plain_view = || View2::row_major(&plain, k, 3);
+            match round % 2 {
+                0 => {
+                    gemm_serial(view, packed.rounding_inputs(), Some(&bias), &mut c, n);
+                    gemm_serial(view, packed, Some(&bias), &mut exact, n);
+                    gemm_serial(view, plain_view(), None, &mut with_plain, 3);
+                }
+                _ => gemm_each(
+                    view,
+                    vec![
+                        Product { b: packed.rounding_inputs().into(), bias: Some(&bias), c: &mut c, ldc: n },
+                        Product { b: packed.into(), bias: Some(&bias), c: &mut exact, ldc: n },
+                        Product { b: plain_view().into(), bias: None, c: &mut with_plain, ldc: 3 },
+                    ],
+                ),
+            }
+            let a_rounded: Vec<f64> = a.chunks(k).flat_map(|a| rounded(a, format.values())).collect();
+            let a: Vec<f64> = a.iter().map(|a| f64::from(*a)).collect();
+            let check = |a: &[f64], c: &[f32], what: &str| {
+                for (i, a) in a.chunks(k).enumerate() {
+                    for j in 0..n {
+                        let products = a.iter().zip(&numbers[j * k..]).map(|(a, b)| a * f64::from(*b));
+                        let start = (f64::from(bias[j]), 1e-6);
+                        let (sum, size) = products.fold(start, |(sum, all), x| (sum + x, all + x.abs()));
+                        let got = f64::from(c[i * n + j]);
+                        assert!(
+                            (got - sum).abs() <= 1e-5 * size,
+                            "{what} {format:?} {isa:?} {m}x{k}x{n}: {got}, not {sum}"
+                        );
+                    }
+                }
+            };
+            check(&a_rounded, &c, "rounded");
+            check(&a, &exact, "exact");
+            let first = (0..k).map(|p| a[p] * f64::from(plain[3 * p])).sum::<f64>();
+            assert!((f64::from(with_plain[0]) - first).abs() < 1e-3);
+        }
+    });
+}
+
 /// Packed products read whole rows of A. Views with other rows are rejected, as for every product, and never read out
 /// of bounds.
 #[test]

@@ -1,8 +1,15 @@
 //! Block-quantized weight matrices, as stored in quantized model files.
 
 mod blocks;
+#[cfg(target_arch = "x86_64")]
+mod eight_bits;
+#[cfg(target_arch = "x86_64")]
+mod integers;
+#[cfg(target_arch = "x86_64")]
+mod planes;
 mod products;
 mod published;
+mod rounding;
 mod small;
 mod superblocks;
 
@@ -11,9 +18,10 @@ use std::fmt;
 use crate::isa::Isa;
 use crate::tasks::each_item;
 use blocks::Blocks;
+pub(crate) use rounding::Rounding;
 
 pub use blocks::GROUP;
-pub(crate) use products::tile;
+pub(crate) use products::{rounded_rows, tile};
 pub use published::e4m3;
 
 /// Block formats: ggml's, with its names and layouts, and formats to which other libraries' quantized tensors are
@@ -120,6 +128,7 @@ pub struct Packed<'a> {
     order: Order,
     first: usize,
     cols: usize,
+    rounding: Option<Rounding>,
 }
 
 /// Mapping from columns to stored rows.
@@ -182,7 +191,37 @@ impl<'a> Packed<'a> {
                 cols / step
             }
         };
-        Self { bytes, format, k, order, first: 0, cols }
+        Self { bytes, format, k, order, first: 0, cols, rounding: None }
+    }
+
+    /// Rounds the other factor of products to 8 bits, as llama.cpp does: per block of 32 values, or of 256 for formats
+    /// with such blocks. Decoding is the same.
+    ///
+    /// ```
+    /// use hooklens_kernels::gemm::gemm;
+    /// use hooklens_kernels::packed::{Format, Order, Packed};
+    /// use hooklens_kernels::view::View2;
+    /// let mut block = [0; 34];
+    /// (block[1], block[2], block[3]) = (0x3c, 1, 2); // a scale of 1 in `f16`, then the numbers 1, 2, 0, ...
+    /// let packed = Packed::new(&block, Format::Q8_0, 32, Order::AsIs).rounding_inputs();
+    /// let mut a = [0.0; 32];
+    /// (a[0], a[1]) = (127.0, 0.6);
+    /// let mut c = [0.0];
+    /// gemm(View2::row_major(&a, 1, 32), packed, None, &mut c, 1);
+    /// assert_eq!(c, [127.0 + 2.0]); // 0.6 became 1
+    /// ```
+    pub fn rounding_inputs(self) -> Self {
+        Self { rounding: Some(Rounding::of(self.format)), ..self }
+    }
+
+    /// Without rounding of the other factor.
+    pub(crate) fn exact(self) -> Self {
+        Self { rounding: None, ..self }
+    }
+
+    /// How the other factor is rounded.
+    pub(crate) fn rounding(&self) -> Option<Rounding> {
+        self.rounding
     }
 
     /// Columns `first..first + cols`.

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use super::blocks::{self, Blocks};
 #[cfg(target_arch = "x86_64")]
 use super::blocks::{GROUP, each_group};
-use super::{Packed, with_blocks};
+use super::{Packed, Rounding, with_blocks};
 use crate::gemv::MAX_ROWS;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
@@ -16,18 +16,35 @@ use crate::operands::{Bias, check};
 use crate::pack::pack_b;
 use crate::panels::in_panels;
 use crate::scratch::{DECODED, with_scratch};
+use crate::tasks::each_item;
 use crate::view::{OutTile, View2};
 
 /// `c = a · b (+ bias)` on the calling thread.
 ///
 /// # Panics
 /// As for [`gemm()`](crate::gemm::gemm).
-pub(crate) fn tile(isa: Isa, a: View2, b: Packed, bias: Bias, c: OutTile) {
+pub(crate) fn tile(isa: Isa, a: View2, b: Packed, bias: Bias, mut c: OutTile) {
     check(a, (b.rows(), b.cols()), bias, &c);
+    if let Some(rounding) = b.rounding() {
+        let few = a.rows() <= MAX_ROWS;
+        if few && with_blocks!(b.format(), B => B::rounded_rows(isa, a, b, bias, &mut c)) {
+            return;
+        }
+        let (k, rounded) = (a.cols(), rounded_rows(a, rounding));
+        return tile(isa, View2::row_major(&rounded, a.rows(), k), b.exact(), bias, c);
+    }
     if a.rows() <= MAX_ROWS {
         return with_blocks!(b.format(), B => columns::<B>(isa, a, b, bias, c));
     }
     decoded(isa, a, b, bias, c);
+}
+
+/// The rows of A, rounded.
+pub(crate) fn rounded_rows(a: View2, rounding: Rounding) -> Vec<f32> {
+    let k = a.cols();
+    let mut rounded = vec![0.0; a.rows() * k];
+    each_item(rounded.chunks_mut(k.max(1)).enumerate(), |(i, to)| rounding.round(a.row(i, 0, k), to));
+    rounded
 }
 
 /// For many rows of A: decodes blocks of B as they are packed.
@@ -52,6 +69,9 @@ fn decoded(isa: Isa, a: View2, b: Packed, bias: Bias, c: OutTile) {
 
 /// For a few rows of A: dot products with a few columns at a time, which are decoded on the fly.
 fn columns<B: Blocks>(isa: Isa, a: View2, b: Packed, bias: Bias, mut c: OutTile) {
+    if a.rows() == 1 && B::one_row(isa, a.row(0, 0, a.cols()), b, bias, c.row_mut(0)) {
+        return;
+    }
     for i in (0..a.rows()).step_by(4) {
         match a.rows() - i {
             1 => of_rows::<B, 1, 4>(isa, a, i, b, bias, &mut c),
@@ -126,7 +146,7 @@ fn dots_portable<B: Blocks, const M: usize>(isa: Isa, a: [&[f32]; M], column: &[
 /// Pointers to the first byte of each column.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn pointers<const C: usize>(columns: [&[u8]; C]) -> [*const u8; C] {
+pub(super) fn pointers<const C: usize>(columns: [&[u8]; C]) -> [*const u8; C] {
     let mut first = [columns[0].as_ptr(); C];
     for d in 1..C {
         first[d] = columns[d].as_ptr();

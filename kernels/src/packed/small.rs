@@ -77,6 +77,7 @@ impl Integers for Q4_1 {
     const RUN: usize = 32;
     type Runs = [f32; 1];
     const MINUS: bool = true;
+    const UNSIGNED: bool = true;
     #[cfg(target_arch = "x86_64")]
     const CODES: Option<(usize, &'static [f32; 16])> = Some((4, &COUNTED));
 
@@ -154,6 +155,7 @@ impl Integers for Q5_1 {
     const RUN: usize = 32;
     type Runs = [f32; 1];
     const MINUS: bool = true;
+    const UNSIGNED: bool = true;
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {

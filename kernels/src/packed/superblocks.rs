@@ -68,6 +68,7 @@ impl Integers for Q2K {
     const RUN: usize = 16;
     type Runs = [f32; 16];
     const MINUS: bool = true;
+    const UNSIGNED: bool = true;
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -155,6 +156,7 @@ impl Integers for Q4K {
     const RUN: usize = 32;
     type Runs = [f32; 8];
     const MINUS: bool = true;
+    const UNSIGNED: bool = true;
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -194,6 +196,7 @@ impl Integers for Q5K {
     const RUN: usize = 32;
     type Runs = [f32; 8];
     const MINUS: bool = true;
+    const UNSIGNED: bool = true;
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
