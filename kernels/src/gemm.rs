@@ -99,7 +99,8 @@ pub fn gemm<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&'a [f32]>, c: 
 /// ```
 pub fn gemm_each(a: View2, products: Vec<Product>) {
     let (m, k) = (a.rows(), a.cols());
-    if m > gemv::MAX_ROWS && products.iter().any(|product| product.b.rounding().is_some()) {
+    let rounds_rows = |product: &Product| product.b.rounding().is_some_and(|rounding| !rounding.half_sums);
+    if m > gemv::MAX_ROWS && products.iter().any(rounds_rows) {
         return of_rounded(a, products);
     }
     let products = tiled(a, products, 1);
@@ -134,8 +135,9 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
 fn of_rounded(a: View2, products: Vec<Product>) {
     let mut by_rounding: Vec<(Option<Rounding>, Vec<Product>)> = Vec::new();
     for Product { b, bias, c, ldc } in products {
-        let rounding = b.rounding();
-        let product = Product { b: b.exact(), bias, c, ldc };
+        let rounding = b.rounding().filter(|rounding| !rounding.half_sums);
+        let b = if rounding.is_some() { b.exact() } else { b };
+        let product = Product { b, bias, c, ldc };
         match by_rounding.iter_mut().find(|(other, _)| *other == rounding) {
             Some((_, products)) => products.push(product),
             None => by_rounding.push((rounding, vec![product])),

@@ -74,6 +74,7 @@ mod prelude;
 mod processed_dictionaries;
 mod published;
 mod quantized;
+mod quantized_activations;
 mod reference;
 #[cfg(feature = "remote")]
 mod remote;

@@ -3,8 +3,8 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use hooklens::{
-    DType, Error, FromPretrained, HookedModel, HookedTransformer, LoadOptions, Processing, ProcessingError,
-    SavePretrained, TransformerConfig, parse_device,
+    Error, FromPretrained, HookedModel, HookedTransformer, LoadOptions, Processing, ProcessingError, SavePretrained,
+    TransformerConfig, parse_device,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -72,9 +72,13 @@ impl Model {
         adapter: Option<std::path::PathBuf>,
     ) -> PyResult<Self> {
         let mut options = LoadOptions::new().process(processing_of(processing)?);
-        if let Some(dtype) = dtype {
-            let dtype: DType = dtype.parse().map_err(PyValueError::new_err::<String>)?;
-            options = options.dtype(dtype);
+        match dtype {
+            None => {}
+            Some("q8") => options = options.quantize_activations(),
+            Some(dtype) => {
+                let wrong = |error: String| PyValueError::new_err(format!("{error}, or q8"));
+                options = options.dtype(dtype.parse().map_err(wrong)?);
+            }
         }
         if let Some(adapter) = adapter {
             options = options.adapter(adapter);

@@ -1,8 +1,10 @@
 //! Arguments shared by several commands.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::hash::Hash;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use burn::tensor::Device;
 use clap::builder::NonEmptyStringValueParser;
@@ -30,9 +32,9 @@ pub(super) struct NameArg {
 #[derive(Debug, Args)]
 pub(super) struct DtypeArg {
     /// Element type to store the weights and compute in: f32, bf16, f16 or f64 (default: compute in f32 and keep the
-    /// weights as stored)
-    #[arg(long, value_name = "TYPE", value_parser = float_type)]
-    pub(super) dtype: Option<DType>,
+    /// weights as stored); or q8, to keep quantized weights as stored and round their inputs to 8 bits, as llama.cpp
+    #[arg(long, value_name = "TYPE")]
+    pub(super) dtype: Option<ComputeType>,
 }
 
 /// Weight processing applied to a decoder when it is loaded.
@@ -104,14 +106,18 @@ impl ModelArg {
     }
 
     /// Options to load the model with, including weight processing.
-    pub(super) fn processed(&self, dtype: Option<DType>, process: ProcessArg) -> Result<LoadOptions, Failure> {
+    pub(super) fn processed(&self, dtype: Option<ComputeType>, process: ProcessArg) -> Result<LoadOptions, Failure> {
         Ok(self.options(dtype)?.process(process.processing()))
     }
 
     /// Options to load the model with.
-    pub(super) fn options(&self, dtype: Option<DType>) -> Result<LoadOptions, Failure> {
+    pub(super) fn options(&self, dtype: Option<ComputeType>) -> Result<LoadOptions, Failure> {
         let options = LoadOptions::new().devices(&devices(&self.device)?).mmap(!self.no_mmap);
-        let options = dtype.into_iter().fold(options, LoadOptions::dtype);
+        let options = match dtype {
+            None => options,
+            Some(ComputeType::Float(dtype)) => options.dtype(dtype),
+            Some(ComputeType::Q8) => options.quantize_activations(),
+        };
         let bar = LoadingBar::default();
         let options = options.progress(move |done, total| bar.tell(done, total));
         let options = self.max_memory.into_iter().fold(options, LoadOptions::memory);
@@ -171,7 +177,30 @@ pub(super) fn positions(text: &str) -> Result<Positions, String> {
     text.parse().map_err(|e: hooklens_hooks::HookError| e.to_string())
 }
 
-/// Parses a floating-point dtype.
-pub(super) fn float_type(text: &str) -> Result<DType, String> {
-    text.parse().map_err(|e: String| e)
+/// What to compute in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ComputeType {
+    Float(DType),
+    /// `f32`, with the inputs of quantized weights rounded to 8 bits.
+    Q8,
+}
+
+impl fmt::Display for ComputeType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Float(dtype) => dtype.fmt(f),
+            Self::Q8 => f.write_str("q8"),
+        }
+    }
+}
+
+impl FromStr for ComputeType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "q8" => Ok(Self::Q8),
+            _ => text.parse().map(Self::Float).map_err(|error| format!("{error}, or q8")),
+        }
+    }
 }

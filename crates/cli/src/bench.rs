@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::CliResult;
 use super::any_model::AnyModel;
-use super::args::{DtypeArg, ModelArg};
+use super::args::{ComputeType, DtypeArg, ModelArg};
 use super::json_result::{ModelId, print_result};
 use super::terminal::{is_unread, stdout};
 use crate::benchmark::{BenchModel, Machine, Work, measure};
@@ -76,7 +76,7 @@ fn bench<M: BenchModel>(args: &BenchArgs, model: &M) -> CliResult {
         }
     }
     if args.json {
-        let body = json!({"device": args.model.device, "dtype": args.dtype.dtype.unwrap_or(DType::F32).to_string(), "machine": machine,
+        let body = json!({"device": args.model.device, "dtype": args.dtype.dtype.unwrap_or(ComputeType::Float(DType::F32)).to_string(), "machine": machine,
             "rounds": args.rounds, "threads": rayon::current_num_threads(), "timings": all});
         print_result(Some(&ModelId::named(&args.model.model)), body)?;
     }

@@ -11,7 +11,7 @@ use indicatif::HumanDuration;
 use serde_json::{Map, Value, json};
 
 use super::any_model::{AnyModel, past_context};
-use super::args::{ModelArg, ProcessArg, TokenRows, float_type, positions, token_rows};
+use super::args::{ComputeType, ModelArg, ProcessArg, TokenRows, positions, token_rows};
 use super::findings::Findings;
 use super::given::{Given, GivenRows, row_of, to_join, unless_stopped};
 use super::json_result::{ModelId, print_result};
@@ -72,9 +72,9 @@ pub(super) struct DumpArgs {
     #[arg(long)]
     tables: bool,
     /// Element type to store the weights and compute in: f32, bf16, f16 or f64 (default: compute in f32 and keep the
-    /// weights as stored)
-    #[arg(long, value_name = "TYPE", value_parser = float_type)]
-    compute_dtype: Option<DType>,
+    /// weights as stored); or q8, to keep quantized weights as stored and round their inputs to 8 bits, as llama.cpp
+    #[arg(long, value_name = "TYPE")]
+    compute_dtype: Option<ComputeType>,
     #[command(flatten)]
     process: ProcessArg,
     /// Side on which shorter prompts of a batch are padded

@@ -29,6 +29,7 @@ pub(crate) fn rows<B: Integers>(isa: Isa, a: View2, b: Packed, bias: Bias, c: &m
         return false;
     }
     let (m, k) = (a.rows(), a.cols());
+    let half_sums = b.rounding().is_some_and(|rounding| rounding.half_sums);
     let runs = if B::MINUS { k / B::RUN } else { 0 };
     with_scratch(&BYTES, m * k, |integers| {
         with_scratch(&SUMS, m * (k / B::VALUES + runs), |numbers| {
@@ -37,7 +38,7 @@ pub(crate) fn rows<B: Integers>(isa: Isa, a: View2, b: Packed, bias: Bias, c: &m
                 let integers = &mut integers[i * k..][..k];
                 let scales = &mut scales[i * (k / B::VALUES)..][..k / B::VALUES];
                 // SAFETY: the level proves the CPU features.
-                unsafe { round_row::<B>(a.row(i, 0, k), integers, scales, &mut sums[i * runs..][..runs]) };
+                unsafe { round_row::<B>(a.row(i, 0, k), integers, scales, &mut sums[i * runs..][..runs], half_sums) };
             }
             let row = |i: usize| Row {
                 integers: &integers[i * k..][..k],
@@ -60,22 +61,41 @@ pub(crate) fn rows<B: Integers>(isa: Isa, a: View2, b: Packed, bias: Bias, c: &m
 /// # Safety
 /// The CPU has AVX2 and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn round_row<B: Integers>(x: &[f32], integers: &mut [i8], scales: &mut [f32], sums: &mut [f32]) {
+unsafe fn round_row<B: Integers>(
+    x: &[f32],
+    integers: &mut [i8],
+    scales: &mut [f32],
+    sums: &mut [f32],
+    half_sums: bool,
+) {
     match B::VALUES {
-        256 => round_blocks::<256>(x, integers, scales),
-        _ => round_blocks::<32>(x, integers, scales),
+        256 => round_blocks::<256>(x, integers, scales, |_, _| ()),
+        _ => round_blocks::<32>(x, integers, scales, |block, rounded| {
+            if let Some(sum) = sums.get_mut(block) {
+                *sum = rounded.sum(half_sums);
+            }
+        }),
     }
-    for (run, (sum, integers)) in sums.iter_mut().zip(integers.chunks_exact(B::RUN)).enumerate() {
-        let total: i32 = integers.iter().map(|integer| i32::from(*integer)).sum();
-        *sum = scales[run * B::RUN / B::VALUES] * total as f32;
+    if B::VALUES == 256 {
+        for (run, (sum, integers)) in sums.iter_mut().zip(integers.chunks_exact(B::RUN)).enumerate() {
+            let total: i32 = integers.iter().map(|integer| i32::from(*integer)).sum();
+            *sum = scales[run * B::RUN / B::VALUES] * total as f32;
+        }
     }
 }
 
 #[inline(always)]
-fn round_blocks<const N: usize>(x: &[f32], to: &mut [i8], scales: &mut [f32]) {
-    for ((x, to), to_scale) in x.as_chunks::<N>().0.iter().zip(to.as_chunks_mut::<N>().0).zip(scales) {
-        let Rounded { integers, scale } = rounded(x);
-        (*to, *to_scale) = (integers, scale);
+fn round_blocks<const N: usize>(
+    x: &[f32],
+    to: &mut [i8],
+    scales: &mut [f32],
+    mut each: impl FnMut(usize, &Rounded<N>),
+) {
+    let blocks = x.as_chunks::<N>().0.iter().zip(to.as_chunks_mut::<N>().0).zip(scales);
+    for (block, ((x, to), scale)) in blocks.enumerate() {
+        let made = rounded(x);
+        (*to, *scale) = (made.integers, made.scale);
+        each(block, &made);
     }
 }
 

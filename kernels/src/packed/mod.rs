@@ -214,6 +214,18 @@ impl<'a> Packed<'a> {
         Self { rounding: Some(Rounding::of(self.format)), ..self }
     }
 
+    /// Rounds values as the other factor of products with this matrix is rounded; copies them if it is not.
+    ///
+    /// # Panics
+    /// If the lengths differ, or are not whole rows.
+    pub fn round(&self, x: &[f32], to: &mut [f32]) {
+        assert!(x.len() == to.len() && x.len().is_multiple_of(self.k), "rows have {} numbers", self.k);
+        match self.rounding {
+            Some(rounding) => rounding.round(x, to),
+            None => to.copy_from_slice(x),
+        }
+    }
+
     /// Without rounding of the other factor.
     pub(crate) fn exact(self) -> Self {
         Self { rounding: None, ..self }

@@ -6,6 +6,7 @@ use std::arch::x86_64::*;
 use super::blocks::{self, Blocks};
 #[cfg(target_arch = "x86_64")]
 use super::blocks::{GROUP, each_group};
+use super::rounding::rounded;
 use super::{Packed, Rounding, with_blocks};
 use crate::gemv::MAX_ROWS;
 use crate::isa::Isa;
@@ -31,7 +32,11 @@ pub(crate) fn tile(isa: Isa, a: View2, b: Packed, bias: Bias, mut c: OutTile) {
             return;
         }
         let (k, rounded) = (a.cols(), rounded_rows(a, rounding));
-        return tile(isa, View2::row_major(&rounded, a.rows(), k), b.exact(), bias, c);
+        tile(isa, View2::row_major(&rounded, a.rows(), k), b.exact(), bias, c.reborrow());
+        if rounding.half_sums {
+            with_blocks!(b.format(), B => subtract_errors_of_sums::<B>(a, b, &mut c));
+        }
+        return;
     }
     if a.rows() <= MAX_ROWS {
         return with_blocks!(b.format(), B => columns::<B>(isa, a, b, bias, c));
@@ -45,6 +50,23 @@ pub(crate) fn rounded_rows(a: View2, rounding: Rounding) -> Vec<f32> {
     let mut rounded = vec![0.0; a.rows() * k];
     each_item(rounded.chunks_mut(k.max(1)).enumerate(), |(i, to)| rounding.round(a.row(i, 0, k), to));
     rounded
+}
+
+/// Where minimums are multiplied by sums that were rounded to 16 bits, subtracts what that rounding changes, for blocks
+/// of 32 values.
+fn subtract_errors_of_sums<B: Blocks>(a: View2, b: Packed, c: &mut OutTile) {
+    let errors_of = |i: usize| {
+        let blocks = a.row(i, 0, a.cols()).as_chunks::<32>().0.iter();
+        blocks.map(rounded).map(|block| block.sum(true) - block.sum(false)).collect()
+    };
+    let errors: Vec<Vec<f32>> = (0..a.rows()).map(errors_of).collect();
+    for j in 0..b.cols() {
+        let minus_of = |block: &[u8]| B::scales::<false>(block).minus.as_ref()[0];
+        let minus: Vec<f32> = b.column(j).chunks_exact(B::BYTES).map(minus_of).collect();
+        for (i, errors) in errors.iter().enumerate() {
+            c.row_mut(i)[j] -= errors.iter().zip(&minus).map(|(error, minus)| error * minus).sum::<f32>();
+        }
+    }
 }
 
 /// For many rows of A: decodes blocks of B as they are packed.

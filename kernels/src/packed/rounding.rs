@@ -7,6 +7,8 @@ use super::Format;
 pub(crate) struct Rounding {
     /// Values per block: 32 (ggml's `Q8_0` and `Q8_1`) or 256 (`Q8_K`).
     block: usize,
+    /// Whether the sum of a block, by which the weights' minimum is multiplied, is rounded to 16 bits (`Q8_1`).
+    pub(crate) half_sums: bool,
 }
 
 /// A block's values as integers with a common scale.
@@ -14,12 +16,22 @@ pub(crate) struct Rounded<const N: usize> {
     pub(crate) integers: [i8; N],
     /// NaN if a value is not finite.
     pub(crate) scale: f32,
+    /// The scale before it was rounded to 16 bits.
+    step: f32,
+}
+
+impl<const N: usize> Rounded<N> {
+    /// The sum of the whole block.
+    pub(crate) fn sum(&self, half: bool) -> f32 {
+        let total: i32 = self.integers.iter().map(|integer| i32::from(*integer)).sum();
+        if half { half::f16::from_f32(self.step * total as f32).to_f32() } else { self.scale * total as f32 }
+    }
 }
 
 impl Rounding {
     /// The rounding for products with a format. Its blocks are as long as the format's.
     pub(crate) fn of(format: Format) -> Self {
-        Self { block: format.values() }
+        Self { block: format.values(), half_sums: matches!(format, Format::Q4_1 | Format::Q5_1) }
     }
 
     /// Rounds values, which are whole blocks.
@@ -33,7 +45,7 @@ impl Rounding {
 
 fn round_blocks<const N: usize>(x: &[f32], to: &mut [f32]) {
     for (x, to) in x.as_chunks::<N>().0.iter().zip(to.as_chunks_mut::<N>().0) {
-        let Rounded { integers, scale } = rounded(x);
+        let Rounded { integers, scale, .. } = rounded(x);
         to.iter_mut().zip(integers).for_each(|(to, integer)| *to = scale * f32::from(integer));
     }
 }
@@ -53,20 +65,20 @@ pub(crate) fn rounded<const N: usize>(x: &[f32; N]) -> Rounded<N> {
     }
     let largest = largest.into_iter().fold(0.0, f32::max);
     if !total.iter().sum::<f32>().is_finite() && !x.iter().all(|x| x.is_finite()) {
-        return Rounded { integers: [1; N], scale: f32::NAN };
+        return Rounded { integers: [1; N], scale: f32::NAN, step: f32::NAN };
     }
     let inverse = if largest == 0.0 { 0.0 } else { 127.0 / largest };
-    let scale = match N {
-        256 if largest == 0.0 => 0.0,
-        256 => 1.0 / inverse,
+    let (step, scale) = match N {
+        256 if largest == 0.0 => (0.0, 0.0),
+        256 => (1.0 / inverse, 1.0 / inverse),
         // `Q8_0` stores its scales in 16 bits.
-        _ => half::f16::from_f32(largest / 127.0).to_f32(),
+        _ => (largest / 127.0, half::f16::from_f32(largest / 127.0).to_f32()),
     };
     let mut integers = [0; N];
     for (integer, x) in integers.iter_mut().zip(x) {
         *integer = (x * inverse + TO_INTEGER).to_bits() as i8;
     }
-    Rounded { integers, scale }
+    Rounded { integers, scale, step }
 }
 
 #[cfg(test)]
@@ -75,7 +87,7 @@ mod tests {
 
     fn round(block: usize, x: &[f32]) -> Vec<f32> {
         let mut to = vec![0.0; x.len()];
-        Rounding { block }.round(x, &mut to);
+        Rounding { block, half_sums: false }.round(x, &mut to);
         to
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Assembler<'a> {
     narrow: bool,
     /// Whether block-quantized matrices stay quantized.
     blocks: bool,
+    /// Whether products with block-quantized matrices round their inputs to 8 bits.
+    rounds_inputs: bool,
     placement: &'a Placement,
     /// Device for the weights being read now.
     pub(super) device: &'a Device,
@@ -98,6 +100,7 @@ impl<'a> Assembler<'a> {
             borrow,
             narrow: false,
             blocks: false,
+            rounds_inputs: false,
             placement,
             device: placement.first(),
             adapter: None,
@@ -117,6 +120,12 @@ impl<'a> Assembler<'a> {
     /// Sets whether 16-bit and block-quantized matrices keep their stored form.
     pub(super) fn keeping(&mut self, narrow: bool, blocks: bool) -> &mut Self {
         (self.narrow, self.blocks) = (narrow, blocks);
+        self
+    }
+
+    /// Sets whether products with block-quantized matrices round their inputs to 8 bits.
+    pub(super) fn rounding_inputs(&mut self, rounds: bool) -> &mut Self {
+        self.rounds_inputs = rounds;
         self
     }
 
@@ -504,7 +513,7 @@ impl<'a> Assembler<'a> {
         self.copied += packed.as_ref().filter(|_| lent.size() == 0).map_or(0, PackedMatrix::size);
         self.pages.extend(lent);
         self.in_blocks.extend(packed.is_some().then(|| name.to_string()));
-        Ok(packed)
+        Ok(if self.rounds_inputs { packed.map(PackedMatrix::rounding_inputs) } else { packed })
     }
 
     pub(super) fn norm(&mut self, name: &str, kind: NormKind, width: usize, eps: f64) -> Result<Norm, LoadError> {

@@ -30,7 +30,11 @@ pub struct LoadOptions {
     pub(crate) memory: Option<u64>,
     pub(crate) progress: Option<Progress>,
     trainable: bool,
+    pub(crate) quantizes_activations: bool,
 }
+
+/// The name of an option, for errors.
+pub(crate) const QUANTIZED_ACTIVATIONS: &str = "quantize_activations";
 
 /// Callback for loading progress.
 #[derive(Clone)]
@@ -60,6 +64,7 @@ impl Default for LoadOptions {
             memory: None,
             progress: None,
             trainable: false,
+            quantizes_activations: false,
         }
     }
 }
@@ -249,6 +254,44 @@ impl LoadOptions {
         self
     }
 
+    /// Rounds the inputs of products with block-quantized weights to 8 bits, as llama.cpp does, so that a GGUF model's
+    /// activations are those of its deployment. By default, products are exact. Each block of 32 values, or of 256 for
+    /// `K` formats, is rounded to a scale times integers from -127 to 127. Everything else is computed in `f32`.
+    /// Gradients are those of the exact products. A weight that is replaced later is multiplied exactly.
+    ///
+    /// Products with one to eight rows are also faster than exact ones. `hooklens parity --dtype q8` measures the
+    /// difference from a reference.
+    ///
+    /// # Errors
+    /// Loading fails with [`InputError::Conflict`] or [`InputError::NoSuchOption`] unless the model is a decoder with
+    /// block-quantized weights that stay quantized: on the CPU, without `dtype`, `process` or `trainable`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let options = LoadOptions::new().quantize_activations();
+    /// let refused = HookedTransformer::from_pretrained_with("embedded:ioi", options).unwrap_err();
+    /// assert!(refused.to_string().contains("a model without block-quantized weights"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn quantize_activations(mut self) -> Self {
+        self.quantizes_activations = true;
+        self
+    }
+
+    /// Fails if activations should be quantized but weights would not stay quantized. `narrow` is whether they may.
+    pub(crate) fn check_quantized_activations(&self, narrow: bool) -> Result<()> {
+        let conflict = |with, reason| Err(InputError::Conflict { option: QUANTIZED_ACTIVATIONS, with, reason }.into());
+        match self {
+            _ if !self.quantizes_activations => Ok(()),
+            Self { dtype: Some(_), .. } => conflict("dtype", "it requires f32 arithmetic; leave `dtype` out"),
+            Self { trainable: true, .. } => conflict("trainable", "trainable weights are dequantized"),
+            _ if !processing::is_none(&self.processing) => conflict("process", "processed weights are dequantized"),
+            _ if !narrow => conflict("device", "only the CPU multiplies quantized weights"),
+            _ => Ok(()),
+        }
+    }
+
     /// Element type of activations.
     pub(crate) fn computes_in(&self) -> DType {
         self.dtype.unwrap_or(DType::F32)
@@ -274,6 +317,9 @@ impl LoadOptions {
 
     /// Fails if the options process weights or spread blocks over devices, which only decoders support.
     pub(crate) fn check_plain(&self, kind: &'static str) -> Result<()> {
+        if self.quantizes_activations {
+            return Err(InputError::NoSuchOption { option: QUANTIZED_ACTIVATIONS, model: kind }.into());
+        }
         if !processing::is_none(&self.processing) {
             return Err(ProcessingError::Kind { kind }.into());
         }

@@ -13,18 +13,40 @@ pub struct PackedMatrix {
     format: Format,
     width: usize,
     order: Order,
+    rounds_inputs: bool,
 }
 
 impl PackedMatrix {
     /// Creates a matrix with rows of `width` values. `bytes` must consist of whole rows, and `order` must match their
     /// number.
     pub fn new(bytes: Bytes, format: Format, width: usize, order: Order) -> Self {
-        Self { bytes, format, width, order }
+        Self { bytes, format, width, order, rounds_inputs: false }
+    }
+
+    /// Rounds the inputs of products to 8 bits, as llama.cpp does.
+    #[must_use]
+    pub fn rounding_inputs(self) -> Self {
+        Self { rounds_inputs: true, ..self }
     }
 
     /// View for multiplication: a matrix `[width, rows]`.
     pub(crate) fn view(&self) -> Packed<'_> {
-        Packed::new(&self.bytes, self.format, self.width, self.order)
+        let view = Packed::new(&self.bytes, self.format, self.width, self.order);
+        if self.rounds_inputs { view.rounding_inputs() } else { view }
+    }
+
+    /// An input `[row, width]` as products use it: rounded, or as it is. Its gradient is that of the input as it is.
+    pub(crate) fn input(&self, input: Tensor<2>) -> Tensor<2> {
+        if !self.rounds_inputs {
+            return input;
+        }
+        let (shape, device, dtype) = (input.dims(), input.device(), input.dtype());
+        let plain = input.clone().detach();
+        let numbers = plain.clone().into_data().iter::<f32>().collect::<Vec<_>>();
+        let mut rounded = vec![0.0; numbers.len()];
+        self.view().round(&numbers, &mut rounded);
+        let rounded = made(rounded, shape, &device, dtype);
+        if input.is_tracked() { input + (rounded - plain) } else { rounded }
     }
 
     /// Total size in bytes.
@@ -40,7 +62,8 @@ impl PackedMatrix {
             Order::Paired(rows) => format!("Paired({rows})"),
             Order::Every { start, step } => format!("Every {{ start: {start}, step: {step} }}"),
         };
-        format!("{} {} {order}", hashed_format(self.format), self.width)
+        let rounding = if self.rounds_inputs { " rounding inputs" } else { "" };
+        format!("{} {} {order}{rounding}", hashed_format(self.format), self.width)
     }
 
     /// Bytes of all rows, in file order.

@@ -121,10 +121,14 @@ impl Linear {
             // Prepare biases first, so that on a fusing backend nothing comes between the matrix product and the sum.
             let (device, dtype) = (input.device(), input.dtype());
             let held = maps.map(|(weight, bias)| {
-                (weight.in_type(&device, dtype), bias.map(|bias| narrowed(bias, dtype).unsqueeze::<2>()))
+                let input = match &weight {
+                    cpu::Weight::Packed(packed) => packed.input(input.clone()),
+                    cpu::Weight::Plain(_) => input.clone(),
+                };
+                (input, weight.in_type(&device, dtype), bias.map(|bias| narrowed(bias, dtype).unsqueeze::<2>()))
             });
-            held.map(|(weight, bias)| {
-                let output = input.clone().matmul(weight);
+            held.map(|(input, weight, bias)| {
+                let output = input.matmul(weight);
                 match bias {
                     Some(bias) => output + bias,
                     None => output,
