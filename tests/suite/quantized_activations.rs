@@ -246,6 +246,19 @@ fn another_rounding_is_another_model() {
     let cache = exact.record(IDS, "resid_pre1").unwrap();
     let replaced = rounded.run_with_hooks(IDS, [hook::resid_pre(1).replace(&cache)]);
     assert!(replaced.is_err());
+    // Steps that would dequantize the weights are refused, and on another device, the model is the exact one.
+    for processing in [Processing::standard(), Processing::none().fold_ln()] {
+        let error = rounded.clone().processed(&processing).unwrap_err().to_string();
+        assert!(error.starts_with("`fold_ln` can't be applied") && error.contains("rounded to 8 bits"), "{error}");
+    }
+    let before = rounded.record(IDS, "resid_pre1").unwrap();
+    let moved = rounded.clone().to_devices(&[Device::flex().autodiff()]);
+    assert!(!moved.load_report().to_string().contains("rounded"));
+    assert_eq!(
+        last(&moved.forward(IDS).unwrap()),
+        last(&exact.to_devices(&[Device::flex().autodiff()]).forward(IDS).unwrap())
+    );
+    assert!(moved.run_with_hooks(IDS, [hook::resid_pre(1).replace(&before)]).is_err());
 }
 
 #[test]

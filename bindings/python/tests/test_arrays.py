@@ -110,3 +110,13 @@ def test_dlpack_is_read_by_numpy():
     for _ in range(1000):
         array.__dlpack__()
         array.__dlpack__(max_version=(1, 0))
+
+
+def test_activations_are_rounded_as_in_llama_cpp():
+    path = LLAMA.parent / "gguf/llama.gguf"
+    exact = HookedTransformer.from_pretrained_no_processing(path)([[1, 2, 3]])
+    rounded = HookedTransformer.from_pretrained_no_processing(path, dtype="q8")([[1, 2, 3]])
+    assert 0 < np.abs(exact - rounded).max() < 0.1 * np.abs(exact).max()
+    for name, dtype, words in [(path, "q4", "or q8"), ("embedded:ioi", "q8", "block-quantized")]:
+        with pytest.raises(Exception, match=words):
+            HookedTransformer.from_pretrained_no_processing(name, dtype=dtype)

@@ -29,6 +29,11 @@ impl PackedMatrix {
         Self { rounds_inputs: true, ..self }
     }
 
+    /// Whether products round their inputs.
+    pub(crate) fn rounds_inputs(&self) -> bool {
+        self.rounds_inputs
+    }
+
     /// View for multiplication: a matrix `[width, rows]`.
     pub(crate) fn view(&self) -> Packed<'_> {
         let view = Packed::new(&self.bytes, self.format, self.width, self.order);

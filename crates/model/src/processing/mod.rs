@@ -283,7 +283,8 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// [`ProcessingError::WouldChangeOutputs`] if a step requested by name would change this model's outputs.
+    /// [`ProcessingError::WouldChangeOutputs`] if a step requested by name would change this model's outputs, or if the
+    /// model rounds activations before products with quantized weights, which any step would dequantize.
     pub fn processed(mut self, processing: &Processing) -> Result<Self> {
         if processing.is_none() {
             return Ok(self);
@@ -291,6 +292,12 @@ impl HookedTransformer {
         let parts: Vec<String> = self.points.named_parts().collect();
         if !parts.is_empty() {
             return Err(ProcessingError::Spliced { parts }.into());
+        }
+        let requested = Step::ALL.iter().find(|step| processing.steps[**step as usize] != Request::No);
+        if let Some(step) = requested.filter(|_| self.weights.parts.rounds_inputs()) {
+            let reason = "it would dequantize the weights, so that activations would no longer be rounded to 8 bits; load \
+                          the model without rounding";
+            return Err(ProcessingError::WouldChangeOutputs { step: step.name(), reason }.into());
         }
         let as_made = self.identities.are_as_made(&self.weights.parts);
         // The steps change plain tensors, in place where possible; autodiff tracking is restored afterwards.
