@@ -3,12 +3,9 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::Packed;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
-use crate::operands::Bias;
-use crate::view::{OutTile, View2};
 
 /// Maximum number of values that share a scale. Rows are decoded in runs of this length.
 pub const GROUP: usize = 32;
@@ -54,18 +51,6 @@ pub(crate) trait Blocks: Sized + 'static {
     /// As for [`Blocks::numbers8`]; the CPU has AVX-512 F and BW.
     #[cfg(target_arch = "x86_64")]
     unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2];
-
-    /// Computes `c = a · b (+ bias)` for one row in integer arithmetic. Returns `false` if the format has no integers
-    /// or this is not faster than with floats.
-    fn one_row(_isa: Isa, _a: &[f32], _b: Packed, _bias: Bias, _c: &mut [f32]) -> bool {
-        false
-    }
-
-    /// Computes `c = a · b (+ bias)` for a few rows, rounded to 8 bits, in integer arithmetic. Returns `false` if the
-    /// format has no integers or the CPU lacks the instructions.
-    fn rounded_rows(_isa: Isa, _a: View2, _b: Packed, _bias: Bias, _c: &mut OutTile) -> bool {
-        false
-    }
 }
 
 /// A block format that stores small integers.
@@ -150,16 +135,6 @@ impl<B: Integers> Blocks for B {
     unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2] {
         // SAFETY: guaranteed by the contract.
         unsafe { <B as Integers>::numbers16::<G>(block, scales) }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    fn one_row(isa: Isa, a: &[f32], b: Packed, bias: Bias, c: &mut [f32]) -> bool {
-        super::integers::one_row::<B>(isa, a, b, bias, c)
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    fn rounded_rows(isa: Isa, a: View2, b: Packed, bias: Bias, c: &mut OutTile) -> bool {
-        super::eight_bits::rows::<B>(isa, a, b, bias, c)
     }
 }
 
@@ -412,4 +387,15 @@ pub(crate) unsafe fn spread(bits: u32) -> __m256i {
         let mask = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
         _mm256_cmpeq_epi8(_mm256_and_si256(bytes, mask), mask)
     }
+}
+
+/// Pointers to the first byte of each column.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn pointers<const C: usize>(columns: [&[u8]; C]) -> [*const u8; C] {
+    let mut first = [columns[0].as_ptr(); C];
+    for d in 1..C {
+        first[d] = columns[d].as_ptr();
+    }
+    first
 }

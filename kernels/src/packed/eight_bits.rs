@@ -4,8 +4,7 @@ use std::arch::x86_64::*;
 use std::array::from_fn;
 
 use super::Packed;
-use super::blocks::{GROUP, Integers, each_group};
-use super::products::pointers;
+use super::blocks::{GROUP, Integers, each_group, pointers};
 use super::rounding::{Rounded, rounded};
 use crate::isa::{Isa, Level};
 use crate::operands::Bias;

@@ -88,6 +88,28 @@ macro_rules! with_blocks {
 }
 pub(crate) use with_blocks;
 
+/// Evaluates an expression with the block type of a format that stores integers; `false` for other formats.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_integers {
+    ($format:expr, $blocks:ident => $done:expr) => {
+        with_integers!(@ $format, $blocks, $done,
+            Q4_0 small, Q4_1 small, Q5_0 small, Q5_1 small, Q8_0 small, Iq4Nl small, Mxfp4 small,
+            Zeroed4 published, Zeroed8 published,
+            Q2K superblocks, Q3K superblocks, Q4K superblocks, Q5K superblocks, Q6K superblocks, Iq4Xs superblocks)
+    };
+    (@ $format:expr, $blocks:ident, $done:expr, $($variant:ident $module:ident),*) => {
+        match $format {
+            $($crate::packed::Format::$variant => {
+                type $blocks = $crate::packed::$module::$variant;
+                $done
+            })*
+            _ => false,
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use with_integers;
+
 impl Format {
     /// Values per block.
     pub fn values(self) -> usize {
@@ -211,7 +233,8 @@ impl<'a> Packed<'a> {
     /// assert_eq!(c, [127.0 + 2.0]); // 0.6 became 1
     /// ```
     pub fn rounding_inputs(self) -> Self {
-        Self { rounding: Some(Rounding::of(self.format)), ..self }
+        let half_sums = matches!(self.format, Format::Q4_1 | Format::Q5_1);
+        Self { rounding: Some(Rounding::new(self.format.values(), half_sums)), ..self }
     }
 
     /// Rounds values as the other factor of products with this matrix is rounded; copies them if it is not.

@@ -8,8 +8,8 @@ use super::blocks::GROUP;
 const BITS: i32 = 29;
 /// Bits of the low part.
 pub(crate) const LOW: i32 = 15;
-/// A value is comparable to the largest one if it is above this share of it. The rounding error of every value is at most
-/// 2⁻³⁰ of the largest one.
+/// A value is comparable to the largest one if it is above this share of it. The rounding error of every value is at
+/// most 2⁻³⁰ of the largest one.
 const COMPARABLE: f32 = 1.0 / 2048.0;
 /// At least one in so many values must be comparable to the largest one. Otherwise the rounding errors of small values
 /// would matter wherever the few large values meet weights of zero.
@@ -32,8 +32,8 @@ pub(crate) const fn parts_len(k: usize) -> usize {
 
 impl<'s> Planes<'s> {
     /// Converts a row whose length is a multiple of [`GROUP`]. `parts` has [`parts_len`] elements. `sums` has one per
-    /// run, or none if the weights have no offsets. `None` if the row has no such form with a small error: if it has values that are not finite, only zeros, or
-    /// a few values that are much larger than all others.
+    /// run, or none if the weights have no offsets. `None` if integers of this size would not be exact enough: if the
+    /// row has values that are not finite, only zeros, or a few values that are much larger than all others.
     ///
     /// # Safety
     /// The CPU has AVX2.

@@ -5,9 +5,11 @@ use std::arch::x86_64::*;
 
 use super::blocks::{self, Blocks};
 #[cfg(target_arch = "x86_64")]
-use super::blocks::{GROUP, each_group};
-use super::rounding::rounded;
-use super::{Packed, Rounding, with_blocks};
+use super::blocks::{GROUP, each_group, pointers};
+use super::rounding::{Rounding, rounded};
+use super::{Packed, with_blocks};
+#[cfg(target_arch = "x86_64")]
+use super::{eight_bits, integers, with_integers};
 use crate::gemv::MAX_ROWS;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
@@ -27,8 +29,10 @@ use crate::view::{OutTile, View2};
 pub(crate) fn tile(isa: Isa, a: View2, b: Packed, bias: Bias, mut c: OutTile) {
     check(a, (b.rows(), b.cols()), bias, &c);
     if let Some(rounding) = b.rounding() {
+        #[cfg(target_arch = "x86_64")]
         let few = a.rows() <= MAX_ROWS;
-        if few && with_blocks!(b.format(), B => B::rounded_rows(isa, a, b, bias, &mut c)) {
+        #[cfg(target_arch = "x86_64")]
+        if few && with_integers!(b.format(), B => eight_bits::rows::<B>(isa, a, b, bias, &mut c)) {
             return;
         }
         let (k, rounded) = (a.cols(), rounded_rows(a, rounding));
@@ -36,6 +40,12 @@ pub(crate) fn tile(isa: Isa, a: View2, b: Packed, bias: Bias, mut c: OutTile) {
         if rounding.half_sums {
             with_blocks!(b.format(), B => subtract_errors_of_sums::<B>(a, b, &mut c));
         }
+        return;
+    }
+    #[cfg(target_arch = "x86_64")]
+    if a.rows() == 1
+        && with_integers!(b.format(), B => integers::one_row::<B>(isa, a.row(0, 0, a.cols()), b, bias, c.row_mut(0)))
+    {
         return;
     }
     if a.rows() <= MAX_ROWS {
@@ -91,9 +101,6 @@ fn decoded(isa: Isa, a: View2, b: Packed, bias: Bias, c: OutTile) {
 
 /// For a few rows of A: dot products with a few columns at a time, which are decoded on the fly.
 fn columns<B: Blocks>(isa: Isa, a: View2, b: Packed, bias: Bias, mut c: OutTile) {
-    if a.rows() == 1 && B::one_row(isa, a.row(0, 0, a.cols()), b, bias, c.row_mut(0)) {
-        return;
-    }
     for i in (0..a.rows()).step_by(4) {
         match a.rows() - i {
             1 => of_rows::<B, 1, 4>(isa, a, i, b, bias, &mut c),
@@ -163,17 +170,6 @@ fn dots_portable<B: Blocks, const M: usize>(isa: Isa, a: [&[f32]; M], column: &[
         }
     }
     sums.map(|sums| sums.iter().sum())
-}
-
-/// Pointers to the first byte of each column.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(super) fn pointers<const C: usize>(columns: [&[u8]; C]) -> [*const u8; C] {
-    let mut first = [columns[0].as_ptr(); C];
-    for d in 1..C {
-        first[d] = columns[d].as_ptr();
-    }
-    first
 }
 
 /// Defines the dot products of `M` slices with `C` columns for some CPU features. A group is several vectors of

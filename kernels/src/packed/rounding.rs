@@ -1,7 +1,5 @@
 //! Activations rounded to 8 bits, as llama.cpp rounds them before it multiplies them by quantized weights.
 
-use super::Format;
-
 /// How a format's activations are rounded: each block has a scale, and its values are integers from -127 to 127.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Rounding {
@@ -29,9 +27,9 @@ impl<const N: usize> Rounded<N> {
 }
 
 impl Rounding {
-    /// The rounding for products with a format. Its blocks are as long as the format's.
-    pub(crate) fn of(format: Format) -> Self {
-        Self { block: format.values(), half_sums: matches!(format, Format::Q4_1 | Format::Q5_1) }
+    /// The rounding for products with a format whose blocks have `block` values.
+    pub(crate) fn new(block: usize, half_sums: bool) -> Self {
+        Self { block, half_sums }
     }
 
     /// Rounds values, which are whole blocks.
@@ -87,7 +85,7 @@ mod tests {
 
     fn round(block: usize, x: &[f32]) -> Vec<f32> {
         let mut to = vec![0.0; x.len()];
-        Rounding { block, half_sums: false }.round(x, &mut to);
+        Rounding::new(block, false).round(x, &mut to);
         to
     }
 
