@@ -1,7 +1,7 @@
 """Times llama.cpp, to be run alternately with `hooklens bench --work decode` on the same file.
 
     pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36
-    python benches/compare_llama_cpp.py model.gguf [threads=2] [tokens=32]
+    python benches/compare_llama_cpp.py model.gguf [threads=2] [tokens=32] [prompt=128]
 
 Prints milliseconds per prompt token and per decoded token.
 """
@@ -15,12 +15,13 @@ import llama_cpp
 
 SILENT = llama_cpp.llama_log_callback(lambda *_: None)
 llama_cpp.llama_log_set(SILENT, ctypes.c_void_p(0))
-path, threads, count = sys.argv[1], int(sys.argv[2] if len(sys.argv) > 2 else 2), int(sys.argv[3] if len(sys.argv) > 3 else 32)
+path = sys.argv[1]
+threads, count, length = (int(given) for given in (sys.argv[2:] + ["2", "32", "128"][len(sys.argv) - 2 :]))
 
 llama_cpp.llama_backend_init()
 model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
 params = llama_cpp.llama_context_default_params()
-params.n_ctx, params.n_threads, params.n_threads_batch = 256, threads, threads
+params.n_ctx, params.n_batch, params.n_threads, params.n_threads_batch = length + 128, length, threads, threads
 context = llama_cpp.llama_init_from_model(model, params)
 
 
@@ -38,7 +39,7 @@ def step(ids, first):
     return time.perf_counter() - began
 
 
-prompt = step([3] * 128, 0)
-step([3], 128)
-times = [step([3], 129 + i) for i in range(count)]
-print(f"prompt {prompt / 128 * 1e3:.1f} ms per token, decoding {statistics.median(times) * 1e3:.1f} ms per token (min {min(times) * 1e3:.1f})")
+prompt = step([3] * length, 0)
+step([3], length)
+times = [step([3], length + 1 + i) for i in range(count)]
+print(f"prompt {prompt / length * 1e3:.1f} ms per token, decoding {statistics.median(times) * 1e3:.1f} ms per token (min {min(times) * 1e3:.1f})")

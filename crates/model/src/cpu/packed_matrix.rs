@@ -40,7 +40,7 @@ impl PackedMatrix {
         if self.rounds_inputs { view.rounding_inputs() } else { view }
     }
 
-    /// An input `[row, width]` as products use it: rounded, or as it is. Its gradient is that of the input as it is.
+    /// An input `[row, width]`, rounded if products round their inputs. Its gradient is that of the unrounded input.
     pub(crate) fn input(&self, input: Tensor<2>) -> Tensor<2> {
         if !self.rounds_inputs {
             return input;
