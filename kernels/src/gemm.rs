@@ -99,12 +99,21 @@ pub fn gemm<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&'a [f32]>, c: 
 /// ```
 pub fn gemm_each(a: View2, products: Vec<Product>) {
     let (m, k) = (a.rows(), a.cols());
-    let rounds_rows = |product: &Product| product.b.rounding().is_some_and(|rounding| !rounding.half_sums);
-    if m > gemv::MAX_ROWS && products.iter().any(rounds_rows) {
-        return of_rounded(a, products);
+    let isa = Isa::current();
+    if m > gemv::MAX_ROWS && products.iter().any(|product| rounds_rows(isa, m, &product.b).is_some()) {
+        return of_rounded(isa, a, products);
     }
     let products = tiled(a, products, 1);
-    let isa = Isa::current();
+    #[cfg(target_arch = "x86_64")]
+    let inputs = packed::Converted::new(isa, a, products.iter().filter_map(|product| product.b.packed()));
+    #[cfg(target_arch = "x86_64")]
+    let products: Vec<_> = products
+        .into_iter()
+        .map(|product| match product.b {
+            Matrix::Packed(b) => TiledProduct { b: inputs.given_to(isa, m, b).into(), ..product },
+            _ => product,
+        })
+        .collect();
     let threads = rayon::current_num_threads();
     let columns = products.iter().map(|product| product.b.cols()).sum::<usize>();
     if threads == 1 || m * columns * k.max(1) < SERIAL {
@@ -127,15 +136,24 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
     }
     in_blocks(shape, m, products, threads, |b, bias, c, (i, mt), (j, nt)| {
         let a = a.block((i, mt), (0, k));
-        matrix_tile(isa, a, b, (j, nt), bias, c);
+        matrix_tile(isa, a, b.starting_at(i), (j, nt), bias, c);
     });
 }
 
+/// How rows of A are rounded before the product is computed in floats, if they are.
+fn rounds_rows(isa: Isa, rows: usize, b: &Matrix) -> Option<Rounding> {
+    #[cfg(target_arch = "x86_64")]
+    if b.packed().is_some_and(|b| packed::Kind::of(isa, rows, &b).is_some()) {
+        return None;
+    }
+    b.rounding().filter(|rounding| !rounding.half_sums)
+}
+
 /// For many rows of A, some of whose products round them: rounds them once, rather than in every task.
-fn of_rounded(a: View2, products: Vec<Product>) {
+fn of_rounded(isa: Isa, a: View2, products: Vec<Product>) {
     let mut by_rounding: Vec<(Option<Rounding>, Vec<Product>)> = Vec::new();
     for Product { b, bias, c, ldc } in products {
-        let rounding = b.rounding().filter(|rounding| !rounding.half_sums);
+        let rounding = rounds_rows(isa, a.rows(), &b);
         let b = if rounding.is_some() { b.exact() } else { b };
         let product = Product { b, bias, c, ldc };
         match by_rounding.iter_mut().find(|(other, _)| *other == rounding) {

@@ -79,6 +79,20 @@ impl Matrix<'_> {
         }, packed => panic!("{packed:?} is packed"));
     }
 
+    /// The matrix, if it is quantized in blocks.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn packed(&self) -> Option<Packed<'_>> {
+        with_view!(self, _view => None, packed => Some(*packed))
+    }
+
+    /// For a product with some of the other factor's rows, the first of which is row `first`.
+    pub(crate) fn starting_at(self, first: usize) -> Self {
+        match self {
+            Matrix::Packed(packed) => Matrix::Packed(packed.starting_at(first)),
+            plain => plain,
+        }
+    }
+
     /// How products round the other factor, if they do.
     pub(crate) fn rounding(&self) -> Option<Rounding> {
         with_view!(self, _view => None, packed => packed.rounding())

@@ -11,11 +11,6 @@ thread_local! {
     pub(crate) static PACKED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
     /// Columns decoded from block-quantized B.
     pub(crate) static DECODED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-    /// Rows as integers of 8 bits.
-    pub(crate) static BYTES: Cell<Vec<i8>> = const { Cell::new(Vec::new()) };
-    /// Rows as integers of two parts, and sums of their runs.
-    pub(crate) static PARTS: Cell<Vec<i16>> = const { Cell::new(Vec::new()) };
-    pub(crate) static SUMS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
     /// Queries gathered from several heads and batch rows.
     pub(crate) static GATHERED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
     /// Weighted sums of values.

@@ -9,6 +9,8 @@ use crate::isa::Level;
 
 /// Maximum number of values that share a scale. Rows are decoded in runs of this length.
 pub const GROUP: usize = 32;
+/// Values of the larger blocks.
+pub(crate) const SUPERBLOCK: usize = 256;
 
 /// Scales and offsets of a block's runs: value = `scale` · integer − `minus`.
 #[derive(Clone, Copy)]
@@ -398,4 +400,32 @@ pub(crate) fn pointers<const C: usize>(columns: [&[u8]; C]) -> [*const u8; C] {
         first[d] = columns[d].as_ptr();
     }
     first
+}
+
+/// Prefetches the block of `bytes` bytes that is `at` bytes after the start of each column.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn prefetch<const C: usize>(columns: [*const u8; C], at: usize, bytes: usize) {
+    for first in columns {
+        for line in (0..bytes).step_by(64) {
+            // SAFETY: a hint, for which any address will do; every x86-64 CPU has SSE.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(at + line).cast()) };
+        }
+    }
+}
+
+/// The sum of a vector's floats.
+///
+/// # Safety
+/// The CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // arithmetic on registers
+pub(crate) unsafe fn sum_of_lanes(vector: __m256) -> f32 {
+    // SAFETY: arithmetic on registers; the CPU has AVX2 (the contract).
+    unsafe {
+        let four = _mm_add_ps(_mm256_castps256_ps128(vector), _mm256_extractf128_ps::<1>(vector));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+    }
 }

@@ -2,7 +2,11 @@
 
 mod blocks;
 #[cfg(target_arch = "x86_64")]
+mod digits;
+#[cfg(target_arch = "x86_64")]
 mod eight_bits;
+#[cfg(target_arch = "x86_64")]
+mod inputs;
 #[cfg(target_arch = "x86_64")]
 mod integers;
 #[cfg(target_arch = "x86_64")]
@@ -11,6 +15,8 @@ mod products;
 mod published;
 mod rounding;
 mod small;
+#[cfg(target_arch = "x86_64")]
+mod superblock_products;
 mod superblocks;
 
 use std::fmt;
@@ -18,6 +24,8 @@ use std::fmt;
 use crate::isa::Isa;
 use crate::tasks::each_item;
 use blocks::Blocks;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use inputs::{Converted, Inputs, Kind};
 pub(crate) use rounding::Rounding;
 
 pub use blocks::GROUP;
@@ -88,27 +96,37 @@ macro_rules! with_blocks {
 }
 pub(crate) use with_blocks;
 
-/// Evaluates an expression with the block type of a format that stores integers; `false` for other formats.
+/// Evaluates an expression with the block type of a format that stores integers, with a scale per 32 of them.
 #[cfg(target_arch = "x86_64")]
-macro_rules! with_integers {
-    ($format:expr, $blocks:ident => $done:expr) => {
-        with_integers!(@ $format, $blocks, $done,
+macro_rules! with_groups {
+    ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
+        with_groups!(@ $format, $blocks, $done, $other,
             Q4_0 small, Q4_1 small, Q5_0 small, Q5_1 small, Q8_0 small, Iq4Nl small, Mxfp4 small,
-            Zeroed4 published, Zeroed8 published,
-            Q2K superblocks, Q3K superblocks, Q4K superblocks, Q5K superblocks, Q6K superblocks, Iq4Xs superblocks)
+            Zeroed4 published, Zeroed8 published, Iq4Xs superblocks)
     };
-    (@ $format:expr, $blocks:ident, $done:expr, $($variant:ident $module:ident),*) => {
+    (@ $format:expr, $blocks:ident, $done:expr, $other:expr, $($variant:ident $module:ident),*) => {
         match $format {
             $($crate::packed::Format::$variant => {
                 type $blocks = $crate::packed::$module::$variant;
                 $done
             })*
-            _ => false,
+            _ => $other,
         }
     };
 }
 #[cfg(target_arch = "x86_64")]
-pub(crate) use with_integers;
+pub(crate) use with_groups;
+
+/// Evaluates an expression with the block type of a format whose scales are integers, too.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_superblocks {
+    ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
+        with_groups!(@ $format, $blocks, $done, $other,
+            Q2K superblocks, Q3K superblocks, Q4K superblocks, Q5K superblocks, Q6K superblocks)
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use with_superblocks;
 
 impl Format {
     /// Values per block.
@@ -151,6 +169,9 @@ pub struct Packed<'a> {
     first: usize,
     cols: usize,
     rounding: Option<Rounding>,
+    /// The rows by which this is multiplied, if they have been converted already, and the first one of this product.
+    #[cfg(target_arch = "x86_64")]
+    inputs: Option<(&'a Inputs, usize)>,
 }
 
 /// Mapping from columns to stored rows.
@@ -213,7 +234,17 @@ impl<'a> Packed<'a> {
                 cols / step
             }
         };
-        Self { bytes, format, k, order, first: 0, cols, rounding: None }
+        Self {
+            bytes,
+            format,
+            k,
+            order,
+            first: 0,
+            cols,
+            rounding: None,
+            #[cfg(target_arch = "x86_64")]
+            inputs: None,
+        }
     }
 
     /// Rounds the other factor of products to 8 bits, as llama.cpp does: per block of 32 values, or of 256 for formats
@@ -252,6 +283,20 @@ impl<'a> Packed<'a> {
     /// Without rounding of the other factor.
     pub(crate) fn exact(self) -> Self {
         Self { rounding: None, ..self }
+    }
+
+    /// With rows that have been converted already.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn with_inputs(self, inputs: &'a Inputs) -> Self {
+        Self { inputs: Some((inputs, 0)), ..self }
+    }
+
+    /// For a product with some of these rows, the first of which is row `first`.
+    pub(crate) fn starting_at(self, first: usize) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        return Self { inputs: self.inputs.map(|(inputs, start)| (inputs, start + first)), ..self };
+        #[cfg(not(target_arch = "x86_64"))]
+        self
     }
 
     /// How the other factor is rounded.

@@ -11,35 +11,34 @@ pub(crate) const LOW: i32 = 15;
 /// A value is comparable to the largest one if it is above this share of it. The rounding error of every value is at
 /// most 2⁻³⁰ of the largest one.
 const COMPARABLE: f32 = 1.0 / 2048.0;
-/// At least one in so many values must be comparable to the largest one. Otherwise the rounding errors of small values
-/// would matter wherever the few large values meet weights of zero.
+/// The number of values divided by how many must be comparable to the largest one. With fewer, the rounding errors of
+/// small values would matter wherever the large ones meet weights of zero.
 const ONE_IN: usize = 4;
 
 /// A row `x` as integers: `x = unit * (high * 2^LOW + low)`, with rounding.
-pub(crate) struct Planes<'s> {
-    /// For each [`GROUP`]: its high parts, then its low parts.
-    pub(crate) parts: &'s [i16],
+pub(crate) struct Planes {
+    pub(crate) groups: Vec<Group>,
     /// A power of two.
     pub(crate) unit: f32,
-    /// Sums of the floats, per run.
-    pub(crate) sums: &'s [f32],
+    /// Sums of the floats, per group.
+    pub(crate) sums: Vec<f32>,
 }
 
-/// Memory for the parts of rows of `k` values.
-pub(crate) const fn parts_len(k: usize) -> usize {
-    2 * k
+/// The parts of 32 values.
+#[derive(Clone)]
+#[repr(C, align(64))]
+pub(crate) struct Group {
+    high: [i16; GROUP],
+    low: [i16; GROUP],
 }
 
-impl<'s> Planes<'s> {
-    /// Converts a row whose length is a multiple of [`GROUP`]. `parts` has [`parts_len`] elements. `sums` has one per
-    /// run, or none if the weights have no offsets. `None` if integers of this size would not be exact enough: if the
-    /// row has values that are not finite, only zeros, or a few values that are much larger than all others.
-    ///
-    /// # Safety
-    /// The CPU has AVX2.
+impl Planes {
+    /// Converts a row whose length is a multiple of [`GROUP`]. `None` if integers of this size would not be exact
+    /// enough: if the row has values that are not finite, only zeros, or a few values that are much larger than all
+    /// others.
     #[target_feature(enable = "avx2")]
-    pub(crate) unsafe fn new(x: &[f32], parts: &'s mut [i16], sums: &'s mut [f32]) -> Option<Self> {
-        assert!(x.len().is_multiple_of(GROUP) && parts.len() == parts_len(x.len()));
+    pub(crate) fn new(x: &[f32]) -> Option<Self> {
+        assert!(x.len().is_multiple_of(GROUP));
         let largest = lanes(x, |largest: f32, x| largest.max(x.abs())).into_iter().fold(0.0, f32::max);
         // `max` skips NaN, and the sum does not.
         let total: f32 = lanes(x, |total, x| total + x.abs()).iter().sum();
@@ -53,7 +52,8 @@ impl<'s> Planes<'s> {
         }
         let power = |exponent: i32| f32::from_bits(((127 + exponent) as u32) << 23);
         let factor = _mm256_set1_ps(power(BITS - exponent));
-        for (x, parts) in x.as_chunks::<GROUP>().0.iter().zip(parts.as_chunks_mut::<{ 2 * GROUP }>().0) {
+        let mut groups = vec![Group { high: [0; GROUP], low: [0; GROUP] }; x.len() / GROUP];
+        for (x, group) in x.as_chunks::<GROUP>().0.iter().zip(&mut groups) {
             for half in 0..2 {
                 // Closures given to `map` would not be inlined here, because `map` lacks the CPU features.
                 let eight = |at: usize| {
@@ -64,22 +64,18 @@ impl<'s> Planes<'s> {
                 let top = |x| _mm256_srai_epi32::<LOW>(_mm256_add_epi32(x, _mm256_set1_epi32(1 << (LOW - 1))));
                 let rest = |x| _mm256_sub_epi32(x, _mm256_slli_epi32::<LOW>(top(x)));
                 let (first, second) = (eight(0), eight(8));
-                for (plane, first, second) in [(0, top(first), top(second)), (1, rest(first), rest(second))] {
+                let (high, low) = (&mut group.high, &mut group.low);
+                for (plane, first, second) in [(high, top(first), top(second)), (low, rest(first), rest(second))] {
                     // Packing works on halves of registers.
                     let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(first, second));
-                    let to = parts[GROUP * plane + 16 * half..][..16].as_mut_ptr();
+                    let to = plane[16 * half..][..16].as_mut_ptr();
                     // SAFETY: sixteen integers of 16 bits.
                     unsafe { _mm256_storeu_si256(to.cast(), packed) };
                 }
             }
         }
-        if !sums.is_empty() {
-            let run = x.len() / sums.len();
-            for (x, sum) in x.chunks_exact(run).zip(&mut *sums) {
-                *sum = lanes(x, |sum, x| sum + x).iter().sum();
-            }
-        }
-        Some(Self { parts, unit: power(exponent - BITS), sums })
+        let sums = x.as_chunks::<GROUP>().0.iter().map(|x| lanes(x, |sum, x| sum + x).iter().sum()).collect();
+        Some(Self { groups, unit: power(exponent - BITS), sums })
     }
 }
 

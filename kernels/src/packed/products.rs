@@ -5,11 +5,11 @@ use std::arch::x86_64::*;
 
 use super::blocks::{self, Blocks};
 #[cfg(target_arch = "x86_64")]
-use super::blocks::{GROUP, each_group, pointers};
-use super::rounding::{Rounding, rounded};
-use super::{Packed, with_blocks};
+use super::blocks::{GROUP, each_group, pointers, prefetch, sum_of_lanes};
+use super::rounding::{Rounded, Rounding, rounded};
 #[cfg(target_arch = "x86_64")]
-use super::{eight_bits, integers, with_integers};
+use super::{Inputs, Kind};
+use super::{Packed, with_blocks};
 use crate::gemv::MAX_ROWS;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
@@ -28,24 +28,22 @@ use crate::view::{OutTile, View2};
 /// As for [`gemm()`](crate::gemm::gemm).
 pub(crate) fn tile(isa: Isa, a: View2, b: Packed, bias: Bias, mut c: OutTile) {
     check(a, (b.rows(), b.cols()), bias, &c);
-    if let Some(rounding) = b.rounding() {
-        #[cfg(target_arch = "x86_64")]
-        let few = a.rows() <= MAX_ROWS;
-        #[cfg(target_arch = "x86_64")]
-        if few && with_integers!(b.format(), B => eight_bits::rows::<B>(isa, a, b, bias, &mut c)) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(kind) = Kind::of(isa, a.rows(), &b) {
+        let done = match b.inputs {
+            Some((inputs, first)) => inputs.product(first, b, bias, &mut c),
+            None => Inputs::new(a, kind).product(0, b, bias, &mut c),
+        };
+        if done {
             return;
         }
+    }
+    if let Some(rounding) = b.rounding() {
         let (k, rounded) = (a.cols(), rounded_rows(a, rounding));
         tile(isa, View2::row_major(&rounded, a.rows(), k), b.exact(), bias, c.reborrow());
         if rounding.half_sums {
             with_blocks!(b.format(), B => subtract_errors_of_sums::<B>(a, b, &mut c));
         }
-        return;
-    }
-    #[cfg(target_arch = "x86_64")]
-    if a.rows() == 1
-        && with_integers!(b.format(), B => integers::one_row::<B>(isa, a.row(0, 0, a.cols()), b, bias, c.row_mut(0)))
-    {
         return;
     }
     if a.rows() <= MAX_ROWS {
@@ -67,7 +65,8 @@ pub(crate) fn rounded_rows(a: View2, rounding: Rounding) -> Vec<f32> {
 fn subtract_errors_of_sums<B: Blocks>(a: View2, b: Packed, c: &mut OutTile) {
     let errors_of = |i: usize| {
         let blocks = a.row(i, 0, a.cols()).as_chunks::<32>().0.iter();
-        blocks.map(rounded).map(|block| block.sum(true) - block.sum(false)).collect()
+        let error = |block: Rounded<32>| block.sum(&block.integers, true) - block.sum(&block.integers, false);
+        blocks.map(rounded).map(error).collect()
     };
     let errors: Vec<Vec<f32>> = (0..a.rows()).map(errors_of).collect();
     for j in 0..b.cols() {
@@ -191,12 +190,7 @@ macro_rules! dots {
             let mut sums = [[[$zero(); $sums]; C]; M];
             let (count, first, ahead) = (columns[0].len() / B::BYTES, pointers(columns), C * columns[0].len());
             for number in 0..count {
-                for first in first {
-                    for line in (0..B::BYTES).step_by(64) {
-                        // A hint: any address will do.
-                        _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(ahead + number * B::BYTES + line).cast());
-                    }
-                }
+                prefetch(first, ahead + number * B::BYTES, B::BYTES);
                 let block = |d: usize| {
                     // SAFETY: `number` is less than the number of whole blocks in each column (the contract).
                     unsafe { std::slice::from_raw_parts(first[d].wrapping_add(number * B::BYTES), B::BYTES) }
@@ -234,12 +228,9 @@ macro_rules! dots {
 #[cfg(target_arch = "x86_64")]
 dots!(
     dots_avx2, "avx2,fma,f16c", numbers8 of 8 in 1,
-    _mm256_setzero_ps, _mm256_loadu_ps, _mm256_fmadd_ps, sums => {
-        let mut lanes = [0.0; 8];
-        // SAFETY: eight floats.
-        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), sums[0]) };
-        lanes.iter().sum()
-    }
+    _mm256_setzero_ps, _mm256_loadu_ps, _mm256_fmadd_ps,
+    // SAFETY: the contract guarantees AVX2.
+    sums => unsafe { sum_of_lanes(sums[0]) }
 );
 #[cfg(target_arch = "x86_64")]
 dots!(

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Rounding {
     /// Values per block: 32 (ggml's `Q8_0` and `Q8_1`) or 256 (`Q8_K`).
-    block: usize,
+    pub(crate) block: usize,
     /// Whether the sum of a block, by which the weights' minimum is multiplied, is rounded to 16 bits (`Q8_1`).
     pub(crate) half_sums: bool,
 }
@@ -19,9 +19,9 @@ pub(crate) struct Rounded<const N: usize> {
 }
 
 impl<const N: usize> Rounded<N> {
-    /// The sum of the whole block.
-    pub(crate) fn sum(&self, half: bool) -> f32 {
-        let total: i32 = self.integers.iter().map(|integer| i32::from(*integer)).sum();
+    /// The sum of some of the block's values, given as integers; rounded to 16 bits if `half`.
+    pub(crate) fn sum(&self, integers: &[i8], half: bool) -> f32 {
+        let total: i32 = integers.iter().map(|integer| i32::from(*integer)).sum();
         if half { half::f16::from_f32(self.step * total as f32).to_f32() } else { self.scale * total as f32 }
     }
 }

@@ -11,6 +11,100 @@ use super::blocks::{GROUP, Integers, Scales, half};
 use super::small::NONLINEAR_FLOATS;
 use super::small::{NONLINEAR, nibbles_of};
 
+/// A block format of 256 values, whose scales are integers times a factor, as are its minimums.
+#[cfg(target_arch = "x86_64")]
+pub(crate) trait Superblocks: Integers {
+    /// Added to each integer by [`unsigned`](Superblocks::unsigned), so that none is negative.
+    const OFFSET: i32 = 0;
+
+    /// The factors of scales and minimums. The CPU has F16C.
+    fn factors(block: &[u8]) -> Scales<f32>;
+
+    /// Scales of runs of 16 as integers of 16 bits; even runs, then odd runs.
+    ///
+    /// # Safety
+    /// `block` is a whole block; the CPU has AVX2.
+    unsafe fn run_scales(block: &[u8]) -> __m256i;
+
+    /// Minimums of these runs, as integers of 16 bits. Zeros if there are none.
+    ///
+    /// # Safety
+    /// As for [`Superblocks::run_scales`].
+    #[inline(always)]
+    unsafe fn run_minimums(_block: &[u8]) -> __m256i {
+        // SAFETY: the CPU has AVX2 (the contract).
+        unsafe { _mm256_setzero_si256() }
+    }
+
+    /// Loads the integers of group `G`, which are at most 63.
+    ///
+    /// # Safety
+    /// `block` points to a block that has a group `G`; the CPU has AVX2.
+    #[inline(always)]
+    unsafe fn unsigned<const G: usize>(block: *const u8) -> __m256i {
+        // SAFETY: guaranteed by the contract.
+        unsafe { Self::load::<G>(block) }
+    }
+}
+
+/// Sorts bytes: those with even indices, then those with odd indices.
+///
+/// # Safety
+/// The CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
+unsafe fn even_then_odd(bytes: __m128i) -> __m128i {
+    // SAFETY: arithmetic on registers.
+    unsafe { _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)) }
+}
+
+/// Scales or minimums of runs of 32 as those of runs of 16.
+///
+/// # Safety
+/// The CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
+unsafe fn doubled(scales: [u8; 8]) -> __m256i {
+    // SAFETY: arithmetic on registers.
+    unsafe { _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(_mm_cvtsi64_si128(i64::from_le_bytes(scales)))) }
+}
+
+/// The factors of a block that starts with them.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn first_factors(block: &[u8]) -> Scales<f32> {
+    Scales { scale: half::<true>(block, 0), minus: half::<true>(block, 2) }
+}
+
+/// [`Superblocks`] of blocks whose factors are followed by 6-bit scales and minimums.
+#[cfg(target_arch = "x86_64")]
+macro_rules! affine_superblocks {
+    ($($type:ident),*) => {
+        $(impl Superblocks for $type {
+            #[inline(always)]
+            fn factors(block: &[u8]) -> Scales<f32> {
+                first_factors(block)
+            }
+
+            #[inline(always)]
+            unsafe fn run_scales(block: &[u8]) -> __m256i {
+                // SAFETY: guaranteed by the contract.
+                unsafe { doubled(six_bits(&block[4..16])[0]) }
+            }
+
+            #[inline(always)]
+            unsafe fn run_minimums(block: &[u8]) -> __m256i {
+                // SAFETY: guaranteed by the contract.
+                unsafe { doubled(six_bits(&block[4..16])[1]) }
+            }
+        })*
+    };
+}
+#[cfg(target_arch = "x86_64")]
+affine_superblocks!(Q4K, Q5K);
+
 /// Decodes eight 6-bit scales and eight 6-bit minimums from 12 bytes.
 #[inline(always)]
 fn six_bits(bytes: &[u8]) -> [[u8; 8]; 2] {
@@ -94,7 +188,43 @@ impl Integers for Q2K {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+impl Superblocks for Q2K {
+    #[inline(always)]
+    fn factors(block: &[u8]) -> Scales<f32> {
+        Scales { scale: half::<true>(block, 80), minus: half::<true>(block, 82) }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+    unsafe fn run_scales(block: &[u8]) -> __m256i {
+        // SAFETY: the first 16 bytes of a block; the rest is arithmetic on registers.
+        unsafe {
+            let scales = _mm_and_si128(_mm_loadu_si128(block.as_ptr().cast()), _mm_set1_epi8(15));
+            _mm256_cvtepu8_epi16(even_then_odd(scales))
+        }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+    unsafe fn run_minimums(block: &[u8]) -> __m256i {
+        // SAFETY: as above.
+        unsafe {
+            let bytes = _mm_srli_epi16::<4>(_mm_loadu_si128(block.as_ptr().cast()));
+            _mm256_cvtepu8_epi16(even_then_odd(_mm_and_si128(bytes, _mm_set1_epi8(15))))
+        }
+    }
+}
+
 pub(crate) struct Q3K;
+
+/// The 6-bit scale of a run, from the 12 bytes of all runs.
+#[inline(always)]
+fn three_bit_scale(bytes: &[u8], run: usize) -> i8 {
+    let low = bytes[run % 8] >> (run / 8 * 4) & 15;
+    let high = bytes[8 + run % 4] >> (run / 4 * 2) & 3;
+    (low | high << 4) as i8 - 32
+}
 
 impl Integers for Q3K {
     const VALUES: usize = 256;
@@ -106,10 +236,7 @@ impl Integers for Q3K {
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
         let (bytes, d) = (&block[96..108], half::<F16C>(block, 108));
-        let low = |i: usize| bytes[i % 8] >> (i / 8 * 4) & 15;
-        let high = |i: usize| bytes[8 + i % 4] >> (i / 4 * 2) & 3;
-        let scale = |i: usize| d * f32::from((low(i) | high(i) << 4) as i8 - 32);
-        Scales { scale: from_fn(scale), minus: [0.0; 16] }
+        Scales { scale: from_fn(|run| d * f32::from(three_bit_scale(bytes, run))), minus: [0.0; 16] }
     }
 
     #[inline(always)]
@@ -132,6 +259,35 @@ impl Integers for Q3K {
             let bit = _mm256_and_si256(shifted(block, G), _mm256_set1_epi8(1));
             let four = _mm256_set1_epi8(4);
             _mm256_sub_epi8(low, _mm256_andnot_si256(_mm256_cmpgt_epi8(bit, _mm256_setzero_si256()), four))
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Superblocks for Q3K {
+    const OFFSET: i32 = 4;
+
+    #[inline(always)]
+    fn factors(block: &[u8]) -> Scales<f32> {
+        Scales { scale: half::<true>(block, 108), minus: 0.0 }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
+    unsafe fn run_scales(block: &[u8]) -> __m256i {
+        let scales: [i8; 16] = from_fn(|run| three_bit_scale(&block[96..108], run));
+        // SAFETY: 16 bytes; the rest is arithmetic on registers.
+        unsafe { _mm256_cvtepi8_epi16(even_then_odd(_mm_loadu_si128(scales.as_ptr().cast()))) }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
+    unsafe fn unsigned<const G: usize>(block: *const u8) -> __m256i {
+        // SAFETY: the 32 bytes of third bits, and 32 of the 64 bytes that follow them.
+        unsafe {
+            let low = _mm256_and_si256(shifted(block.wrapping_add(32 + G / 4 * 32), G % 4 * 2), _mm256_set1_epi8(3));
+            let bit = _mm256_and_si256(shifted(block, G), _mm256_set1_epi8(1));
+            _mm256_or_si256(low, _mm256_slli_epi16::<2>(bit))
         }
     }
 }
@@ -265,8 +421,32 @@ impl Integers for Q6K {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
     unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
+        // SAFETY: guaranteed by the contract.
+        unsafe { _mm256_sub_epi8(Self::unsigned::<G>(block), _mm256_set1_epi8(Self::OFFSET as i8)) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Superblocks for Q6K {
+    const OFFSET: i32 = 32;
+
+    #[inline(always)]
+    fn factors(block: &[u8]) -> Scales<f32> {
+        Scales { scale: half::<true>(block, 208), minus: 0.0 }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+    unsafe fn run_scales(block: &[u8]) -> __m256i {
+        // SAFETY: bytes 192 to 207 of 210; the rest is arithmetic on registers.
+        unsafe { _mm256_cvtepi8_epi16(even_then_odd(_mm_loadu_si128(block[192..208].as_ptr().cast()))) }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
+    unsafe fn unsigned<const G: usize>(block: *const u8) -> __m256i {
         let (half, quarter) = (G / 4, G % 4);
         // SAFETY: 32 of the first 128 bytes, and 32 of the 64 bytes that follow them.
         unsafe {
@@ -274,7 +454,7 @@ impl Integers for Q6K {
             let high = shifted(block.wrapping_add(128 + 32 * half), quarter * 2);
             let low = _mm256_and_si256(low, _mm256_set1_epi8(15));
             let high = _mm256_slli_epi16::<4>(_mm256_and_si256(high, _mm256_set1_epi8(3)));
-            _mm256_sub_epi8(_mm256_or_si256(low, high), _mm256_set1_epi8(32))
+            _mm256_or_si256(low, high)
         }
     }
 }

@@ -1,0 +1,143 @@
+//! Rows of A, converted once for all tasks of a product with quantized weights.
+
+use super::digits::{Part, exact_parts, rounded_parts};
+use super::eight_bits::{self, EightBits};
+use super::planes::Planes;
+use super::{Packed, Rounding, integers, superblock_products, with_groups, with_superblocks};
+use crate::gemv::MAX_ROWS;
+use crate::isa::{Isa, Level};
+use crate::operands::Bias;
+use crate::tasks::each_item;
+use crate::view::{OutTile, View2};
+
+/// Number of rounded rows above which products are not faster in integers (measured: 0.75 of the time for 32 rows, 1.0 for
+/// 128).
+const MOST_ROWS: usize = 48;
+
+/// Converted rows.
+pub(crate) enum Inputs {
+    /// One row, for blocks of one scale per 32 values.
+    Planes(Planes),
+    /// Rounded rows, for such blocks.
+    EightBits(Vec<EightBits>),
+    /// One row, for superblocks.
+    Exact(Vec<Part<3>>),
+    /// Rounded rows, for superblocks.
+    Rounded(Vec<Vec<Part<1>>>),
+    /// The product is computed in floats.
+    Floats,
+}
+
+/// What the conversion depends on, besides the rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    rounding: Option<Rounding>,
+    superblocks: bool,
+}
+
+impl Kind {
+    /// `None` if products with this matrix and `rows` rows are computed in floats.
+    pub(crate) fn of(isa: Isa, rows: usize, b: &Packed) -> Option<Self> {
+        let superblocks = with_superblocks!(b.format(), _B => true, _ => false);
+        let integers = superblocks || with_groups!(b.format(), _B => true, _ => false);
+        let rounding = b.rounding();
+        let faster = match rounding {
+            // With AVX-512, products of many rows are faster in floats.
+            Some(_) if rows > MAX_ROWS => isa.level() == Level::Avx2 && superblocks && rows <= MOST_ROWS,
+            Some(_) => isa.level() >= Level::Avx2,
+            // AVX-512 looks up the floats of several weights at once.
+            None => isa.level() == Level::Avx2 && rows == 1,
+        };
+        (integers && faster).then_some(Self { rounding, superblocks })
+    }
+}
+
+impl Inputs {
+    pub(crate) fn new(a: View2, kind: Kind) -> Self {
+        if kind.superblocks && kind.rounding.is_some() && a.rows() > MAX_ROWS {
+            let mut rows = vec![Vec::new(); a.rows()];
+            // SAFETY: `Kind` is made for CPUs with AVX2, FMA and F16C.
+            each_item(rows.iter_mut().enumerate(), |(i, to)| *to = unsafe { rounded_row(a.row(i, 0, a.cols())) });
+            return Inputs::Rounded(rows);
+        }
+        // SAFETY: as above.
+        unsafe { converted(a, kind) }
+    }
+
+    /// `c = a · b (+ bias)` for the rows from `first` on. Returns `false` if it must be computed in floats.
+    pub(crate) fn product(&self, first: usize, b: Packed, bias: Bias, c: &mut OutTile) -> bool {
+        // SAFETY: rows are converted only for CPUs with AVX2, FMA and F16C.
+        unsafe { self.product_avx2(first, b, bias, c) }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn product_avx2(&self, first: usize, b: Packed, bias: Bias, c: &mut OutTile) -> bool {
+        let rows = first..first + c.rows();
+        match self {
+            Self::Planes(a) => {
+                with_groups!(b.format(), B => integers::one_row::<B>(a, b, bias, c.row_mut(0)), _ => return false)
+            }
+            Self::EightBits(a) => {
+                with_groups!(b.format(), B => eight_bits::rows::<B>(&a[rows], b, bias, c), _ => return false)
+            }
+            Self::Exact(a) => {
+                with_superblocks!(b.format(), B => superblock_products::exact::<B>(a, b, bias, c), _ => return false)
+            }
+            Self::Rounded(a) => {
+                with_superblocks!(b.format(), B => superblock_products::rounded::<B>(&a[rows], b, bias, c), _ => return false)
+            }
+            Self::Floats => return false,
+        }
+        true
+    }
+}
+
+/// The rows of A, in each form that some products need.
+pub(crate) struct Converted(Vec<(Kind, Inputs)>);
+
+impl Converted {
+    pub(crate) fn new<'b>(isa: Isa, a: View2, matrices: impl Iterator<Item = Packed<'b>>) -> Self {
+        let mut converted: Vec<(Kind, Inputs)> = Vec::new();
+        for kind in matrices.filter_map(|b| Kind::of(isa, a.rows(), &b)) {
+            if converted.iter().all(|(other, _)| *other != kind) {
+                converted.push((kind, Inputs::new(a, kind)));
+            }
+        }
+        Self(converted)
+    }
+
+    /// A matrix with the rows by which it is multiplied.
+    pub(crate) fn given_to<'s>(&'s self, isa: Isa, rows: usize, b: Packed<'s>) -> Packed<'s> {
+        let kind = Kind::of(isa, rows, &b);
+        let inputs = self.0.iter().find(|(of, _)| Some(*of) == kind);
+        inputs.map_or(b, |(_, inputs)| b.with_inputs(inputs))
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn rounded_row(x: &[f32]) -> Vec<Part<1>> {
+    rounded_parts(x)
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn converted(a: View2, kind: Kind) -> Inputs {
+    let row = |i: usize| a.row(i, 0, a.cols());
+    match (kind.superblocks, kind.rounding) {
+        (true, Some(_)) => {
+            let mut rows = Vec::with_capacity(a.rows());
+            for i in 0..a.rows() {
+                rows.push(rounded_row(row(i)));
+            }
+            Inputs::Rounded(rows)
+        }
+        (true, None) => exact_parts(row(0)).map_or(Inputs::Floats, Inputs::Exact),
+        (false, Some(rounding)) => {
+            let mut rows = Vec::with_capacity(a.rows());
+            for i in 0..a.rows() {
+                rows.push(EightBits::new(row(i), rounding));
+            }
+            Inputs::EightBits(rows)
+        }
+        (false, None) => Planes::new(row(0)).map_or(Inputs::Floats, Inputs::Planes),
+    }
+}
