@@ -6,17 +6,21 @@
 Prints milliseconds per prompt token and per decoded token.
 """
 
+import argparse
 import ctypes
 import statistics
-import sys
 import time
 
 import llama_cpp
 
 SILENT = llama_cpp.llama_log_callback(lambda *_: None)
 llama_cpp.llama_log_set(SILENT, ctypes.c_void_p(0))
-path = sys.argv[1]
-threads, count, length = (int(given) for given in (sys.argv[2:] + ["2", "32", "128"][len(sys.argv) - 2 :]))
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("path")
+for name, default in {"threads": 2, "tokens": 32, "prompt": 128}.items():
+    parser.add_argument(name, nargs="?", type=int, default=default)
+args = parser.parse_args()
+path, threads, count, length = args.path, args.threads, args.tokens, args.prompt
 
 llama_cpp.llama_backend_init()
 model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())

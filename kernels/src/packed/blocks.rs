@@ -65,7 +65,7 @@ pub(crate) trait Integers: Sized + 'static {
     const RUN: usize;
     /// Whether values have an offset (`minus`).
     const MINUS: bool;
-    /// Whether no integer is negative.
+    /// Whether no integer is negative. Superblocks do not need it.
     const UNSIGNED: bool = false;
     /// See [`Blocks::Runs`].
     type Runs: Copy + AsRef<[f32]>;

@@ -1,12 +1,12 @@
 //! Rows as integers of one or three digits of 8 bits, for products with weights that are small integers.
 
 use super::blocks::SUPERBLOCK;
-use super::rounding::rounded;
+use super::rounding::{largest, rounded};
 
 /// Runs of a superblock, of 16 values each.
-pub(crate) const RUNS: usize = 16;
-/// A value's share of the largest one, above which it counts as this share when the mean is taken, so that the mean is
-/// not that of a few large values.
+const RUNS: usize = 16;
+/// Values above this share of the largest one are clipped to it before the mean is taken, so that a few large values do
+/// not determine the mean.
 const CLIP: f32 = 1.0 / 8.0;
 /// The least mean of clipped values, as a share of the largest value, that needs no further part. The rounding errors of
 /// 256 values, of 2⁻²³ of the largest one or less, then add up to about 3e-7 of the sum of their magnitudes.
@@ -82,7 +82,7 @@ pub(crate) fn exact_parts(x: &[f32]) -> Option<Vec<Part<3>>> {
         loop {
             let (largest, enough) = range(&left)?;
             if largest < SMALLEST {
-                // What is left after the first part is far smaller than the values.
+                // Remainders this small do not matter.
                 if largest > 0.0 && parts.len() == first {
                     return None;
                 }
@@ -106,19 +106,7 @@ pub(crate) fn exact_parts(x: &[f32]) -> Option<Vec<Part<3>>> {
 /// The largest magnitude, and whether one part is exact enough for these values. `None` if a value is not finite.
 #[inline(always)]
 fn range(x: &[f32; SUPERBLOCK]) -> Option<(f32, bool)> {
-    let (mut largest, mut total) = ([0f32; 8], [0f32; 8]);
-    for x in x.as_chunks::<8>().0 {
-        for lane in 0..8 {
-            let x = x[lane].abs();
-            largest[lane] = if x > largest[lane] { x } else { largest[lane] };
-            // Unlike a comparison, this notices NaN. Divided, so that large values have a finite sum.
-            total[lane] += x / SUPERBLOCK as f32;
-        }
-    }
-    let largest = largest.into_iter().fold(0.0, f32::max);
-    if !total.iter().sum::<f32>().is_finite() {
-        return None;
-    }
+    let largest = largest(x)?;
     let (most, mut count, mut clipped) = (largest * CLIP, [0f32; 8], [0f32; 8]);
     for x in x.as_chunks::<8>().0 {
         for lane in 0..8 {

@@ -10,6 +10,7 @@ use crate::operands::Bias;
 use crate::view::OutTile;
 
 /// A rounded row.
+#[derive(Default)]
 pub(crate) struct EightBits {
     groups: Vec<Group>,
     /// One per block of the rounding.
@@ -96,6 +97,7 @@ fn few_rows<B: Integers, const M: usize, const C: usize>(
 /// Each column has as many values as each row, with a scale per block.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn dots<B: Integers, const M: usize, const C: usize>(a: [&EightBits; M], columns: [&[u8]; C]) -> [[f32; C]; M] {
+    const { assert!(B::RUN == GROUP, "a group has one scale") }
     let (count, first, ahead) = (columns[0].len() / B::BYTES, pointers(columns), C * columns[0].len());
     let mut sums = [[_mm256_setzero_ps(); C]; M];
     let mut minus = [[0.0; C]; M];

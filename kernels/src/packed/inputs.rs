@@ -54,14 +54,17 @@ impl Kind {
 
 impl Inputs {
     pub(crate) fn new(a: View2, kind: Kind) -> Self {
-        if kind.superblocks && kind.rounding.is_some() && a.rows() > MAX_ROWS {
-            let mut rows = vec![Vec::new(); a.rows()];
+        let row = |i: usize| a.row(i, 0, a.cols());
+        match (kind.superblocks, kind.rounding) {
             // SAFETY: `Kind` is made for CPUs with AVX2, FMA and F16C.
-            each_item(rows.iter_mut().enumerate(), |(i, to)| *to = unsafe { rounded_row(a.row(i, 0, a.cols())) });
-            return Inputs::Rounded(rows);
+            (true, Some(_)) => Self::Rounded(each_row(a, |x| unsafe { rounded_row(x) })),
+            // SAFETY: as above.
+            (true, None) => unsafe { exact_row(row(0)) }.map_or(Self::Floats, Self::Exact),
+            // SAFETY: as above.
+            (false, Some(rounding)) => Self::EightBits(each_row(a, |x| unsafe { eight_bits_row(x, rounding) })),
+            // SAFETY: as above.
+            (false, None) => unsafe { Planes::new(row(0)) }.map_or(Self::Floats, Self::Planes),
         }
-        // SAFETY: as above.
-        unsafe { converted(a, kind) }
     }
 
     /// `c = a · b (+ bias)` for the rows from `first` on. Returns `false` if it must be computed in floats.
@@ -114,30 +117,26 @@ impl Converted {
     }
 }
 
+/// Converts every row, on all threads.
+fn each_row<T: Default + Send>(a: View2, convert: impl Fn(&[f32]) -> T + Send + Sync) -> Vec<T> {
+    let mut rows: Vec<T> = (0..a.rows()).map(|_| T::default()).collect();
+    each_item(rows.iter_mut().enumerate(), |(i, to)| *to = convert(a.row(i, 0, a.cols())));
+    rows
+}
+
+// The conversions are portable code, compiled here with wider vectors.
+
 #[target_feature(enable = "avx2,fma,f16c")]
 fn rounded_row(x: &[f32]) -> Vec<Part<1>> {
     rounded_parts(x)
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn converted(a: View2, kind: Kind) -> Inputs {
-    let row = |i: usize| a.row(i, 0, a.cols());
-    match (kind.superblocks, kind.rounding) {
-        (true, Some(_)) => {
-            let mut rows = Vec::with_capacity(a.rows());
-            for i in 0..a.rows() {
-                rows.push(rounded_row(row(i)));
-            }
-            Inputs::Rounded(rows)
-        }
-        (true, None) => exact_parts(row(0)).map_or(Inputs::Floats, Inputs::Exact),
-        (false, Some(rounding)) => {
-            let mut rows = Vec::with_capacity(a.rows());
-            for i in 0..a.rows() {
-                rows.push(EightBits::new(row(i), rounding));
-            }
-            Inputs::EightBits(rows)
-        }
-        (false, None) => Planes::new(row(0)).map_or(Inputs::Floats, Inputs::Planes),
-    }
+fn exact_row(x: &[f32]) -> Option<Vec<Part<3>>> {
+    exact_parts(x)
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn eight_bits_row(x: &[f32], rounding: Rounding) -> EightBits {
+    EightBits::new(x, rounding)
 }

@@ -34,6 +34,7 @@ pub(crate) fn one_row<B: Integers>(a: &Planes, b: Packed, bias: Bias, c: &mut [f
 /// Each column has as many values as the row.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn dots<B: Integers, const C: usize>(a: &Planes, columns: [&[u8]; C]) -> [f32; C] {
+    const { assert!(B::RUN == GROUP, "a group has one scale") }
     let (count, first, ahead) = (columns[0].len() / B::BYTES, pointers(columns), C * columns[0].len());
     let mut sums = [_mm256_setzero_ps(); C];
     let mut minus = [0.0; C];

@@ -29,10 +29,10 @@ use crate::view::{OutTile, View2};
 pub(crate) fn tile(isa: Isa, a: View2, b: Packed, bias: Bias, mut c: OutTile) {
     check(a, (b.rows(), b.cols()), bias, &c);
     #[cfg(target_arch = "x86_64")]
-    if let Some(kind) = Kind::of(isa, a.rows(), &b) {
+    {
         let done = match b.inputs {
             Some((inputs, first)) => inputs.product(first, b, bias, &mut c),
-            None => Inputs::new(a, kind).product(0, b, bias, &mut c),
+            None => Kind::of(isa, a.rows(), &b).is_some_and(|kind| Inputs::new(a, kind).product(0, b, bias, &mut c)),
         };
         if done {
             return;

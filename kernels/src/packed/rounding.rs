@@ -48,23 +48,31 @@ fn round_blocks<const N: usize>(x: &[f32], to: &mut [f32]) {
     }
 }
 
-/// Rounds a block. Ties are rounded to even integers.
+/// The largest magnitude. `None` if a value is not finite.
 #[inline(always)]
-pub(crate) fn rounded<const N: usize>(x: &[f32; N]) -> Rounded<N> {
-    // Added to a float below 2²², leaves its nearest integer in the low bits.
-    const TO_INTEGER: f32 = 12_582_912.0;
+pub(crate) fn largest<const N: usize>(x: &[f32; N]) -> Option<f32> {
     let (mut largest, mut total) = ([0f32; 8], [0f32; 8]);
     for x in x.as_chunks::<8>().0 {
         for lane in 0..8 {
             let x = x[lane].abs();
             largest[lane] = if x > largest[lane] { x } else { largest[lane] };
+            // Unlike the comparison, this notices NaN.
             total[lane] += x;
         }
     }
-    let largest = largest.into_iter().fold(0.0, f32::max);
-    if !total.iter().sum::<f32>().is_finite() && !x.iter().all(|x| x.is_finite()) {
+    // The sum of large values can be infinite, too.
+    let finite = total.iter().sum::<f32>().is_finite() || x.iter().all(|x| x.is_finite());
+    finite.then(|| largest.into_iter().fold(0.0, f32::max))
+}
+
+/// Rounds a block. Ties are rounded to even integers.
+#[inline(always)]
+pub(crate) fn rounded<const N: usize>(x: &[f32; N]) -> Rounded<N> {
+    // Added to a float below 2²², leaves its nearest integer in the low bits.
+    const TO_INTEGER: f32 = 12_582_912.0;
+    let Some(largest) = largest(x) else {
         return Rounded { integers: [1; N], scale: f32::NAN, step: f32::NAN };
-    }
+    };
     let inverse = if largest == 0.0 { 0.0 } else { 127.0 / largest };
     let (step, scale) = match N {
         256 if largest == 0.0 => (0.0, 0.0),

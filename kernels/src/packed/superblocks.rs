@@ -47,6 +47,18 @@ pub(crate) trait Superblocks: Integers {
     }
 }
 
+/// Loads the integers of group `G` as [`Integers::load`] does.
+///
+/// # Safety
+/// As for [`Superblocks::unsigned`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
+unsafe fn without_offset<B: Superblocks, const G: usize>(block: *const u8) -> __m256i {
+    // SAFETY: guaranteed by the contract; the rest is arithmetic on registers.
+    unsafe { _mm256_sub_epi8(B::unsigned::<G>(block), _mm256_set1_epi8(B::OFFSET as i8)) }
+}
+
 /// Sorts bytes: those with even indices, then those with odd indices.
 ///
 /// # Safety
@@ -59,7 +71,7 @@ unsafe fn even_then_odd(bytes: __m128i) -> __m128i {
     unsafe { _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)) }
 }
 
-/// Scales or minimums of runs of 32 as those of runs of 16.
+/// Repeats the scales or minimums of eight runs of 32 values, for sixteen runs of 16.
 ///
 /// # Safety
 /// The CPU has AVX2.
@@ -71,13 +83,6 @@ unsafe fn doubled(scales: [u8; 8]) -> __m256i {
     unsafe { _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(_mm_cvtsi64_si128(i64::from_le_bytes(scales)))) }
 }
 
-/// The factors of a block that starts with them.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn first_factors(block: &[u8]) -> Scales<f32> {
-    Scales { scale: half::<true>(block, 0), minus: half::<true>(block, 2) }
-}
-
 /// [`Superblocks`] of blocks whose factors are followed by 6-bit scales and minimums.
 #[cfg(target_arch = "x86_64")]
 macro_rules! affine_superblocks {
@@ -85,7 +90,7 @@ macro_rules! affine_superblocks {
         $(impl Superblocks for $type {
             #[inline(always)]
             fn factors(block: &[u8]) -> Scales<f32> {
-                first_factors(block)
+                Scales { scale: half::<true>(block, 0), minus: half::<true>(block, 2) }
             }
 
             #[inline(always)]
@@ -162,7 +167,6 @@ impl Integers for Q2K {
     const RUN: usize = 16;
     type Runs = [f32; 16];
     const MINUS: bool = true;
-    const UNSIGNED: bool = true;
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -250,16 +254,9 @@ impl Integers for Q3K {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
     unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
-        // SAFETY: the 32 bytes of third bits, and 32 of the 64 bytes that follow them.
-        unsafe {
-            let bytes = shifted(block.wrapping_add(32 + G / 4 * 32), G % 4 * 2);
-            let low = _mm256_and_si256(bytes, _mm256_set1_epi8(3));
-            let bit = _mm256_and_si256(shifted(block, G), _mm256_set1_epi8(1));
-            let four = _mm256_set1_epi8(4);
-            _mm256_sub_epi8(low, _mm256_andnot_si256(_mm256_cmpgt_epi8(bit, _mm256_setzero_si256()), four))
-        }
+        // SAFETY: guaranteed by the contract.
+        unsafe { without_offset::<Self, G>(block) }
     }
 }
 
@@ -312,7 +309,6 @@ impl Integers for Q4K {
     const RUN: usize = 32;
     type Runs = [f32; 8];
     const MINUS: bool = true;
-    const UNSIGNED: bool = true;
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -352,7 +348,6 @@ impl Integers for Q5K {
     const RUN: usize = 32;
     type Runs = [f32; 8];
     const MINUS: bool = true;
-    const UNSIGNED: bool = true;
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -421,10 +416,9 @@ impl Integers for Q6K {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    #[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
     unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
         // SAFETY: guaranteed by the contract.
-        unsafe { _mm256_sub_epi8(Self::unsigned::<G>(block), _mm256_set1_epi8(Self::OFFSET as i8)) }
+        unsafe { without_offset::<Self, G>(block) }
     }
 }
 

@@ -257,7 +257,7 @@ impl LoadOptions {
     /// Rounds the inputs of products with block-quantized weights to 8 bits, as llama.cpp does, so that a GGUF model has
     /// the activations that it has when it runs there. By default, products are exact. Each block of 32 values, or of
     /// 256 for `K` formats, is rounded to a scale times integers from -127 to 127. Everything else is computed in `f32`.
-    /// Gradients are those of the exact products, and a weight that is replaced later is multiplied exactly.
+    /// Gradients are computed with the exact products, and a weight that is replaced later is multiplied exactly.
     ///
     /// Products with one to eight rows are also faster than exact ones. `hooklens parity --dtype q8` measures the
     /// difference from a reference.

@@ -40,7 +40,7 @@ impl PackedMatrix {
         if self.rounds_inputs { view.rounding_inputs() } else { view }
     }
 
-    /// An input `[row, width]`, rounded if products round their inputs. Its gradient is that of the unrounded input.
+    /// An input `[row, width]`, rounded if products round their inputs. Gradients ignore the rounding.
     pub(crate) fn input(&self, input: Tensor<2>) -> Tensor<2> {
         if !self.rounds_inputs {
             return input;
