@@ -183,7 +183,7 @@ fn what_cannot_be_served_is_told() {
             Err(error) => error.to_string(),
         }
     };
-    assert!(message(&["all"], "blocks.1.hook_resid_pst").contains("nearest: blocks.1.hook_resid_post"));
+    assert!(message(&["all"], "blocks.1.hook_resid_pst").contains("similar names: blocks.1.hook_resid_post"));
     let scores = message(&["all"], "blocks.1.attn.hook_pattern");
     assert!(scores.contains("does not have one vector per token"), "{scores}");
     assert!(message(&[], POINT).contains("the list of dumps is empty"));

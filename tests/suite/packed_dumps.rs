@@ -447,6 +447,28 @@ fn missing_files_are_computed_again() {
     }
 }
 
+/// A resumed dump records whether its prompts begin with BOS as a single run does, even if their first tokens are not
+/// stored.
+#[test]
+fn resumed_dumps_know_whether_prompts_begin_with_bos() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    for (first, begins) in [(0, json!(true)), (7, json!(false))] {
+        write(&path.join("p.jsonl"), &(0..3000).map(|n| vec![first, 9 + n % 5, 21, 4]).collect::<Vec<_>>());
+        let out = format!("out{first}");
+        let files = ["--prompts", "p.jsonl", "--positions", "-1", "--file-size", "100kB", "--out", &out];
+        let dump = [&["dump", "--model", "embedded:ioi", "--hooks", "resid_post1"][..], &files].concat();
+        done(path, &dump);
+        let whole = manifest(&path.join(&out));
+        assert_eq!(whole["model"]["prepend_bos"], begins);
+        let parts = whole["shards"].as_array().unwrap();
+        assert!(parts.len() > 2);
+        fs::remove_file(path.join(&out).join(parts.last().unwrap()["file"].as_str().unwrap())).unwrap();
+        done(path, &[&dump[..], &["--resume"]].concat());
+        assert_eq!(manifest(&path.join(&out))["model"], whole["model"]);
+    }
+}
+
 /// A dump is neither continued nor merged with prompts that were tokenized in another way.
 #[test]
 fn other_tokenizations_are_noticed() {
@@ -488,6 +510,7 @@ fn trainings_notice_changed_prompts() {
     // A training that was killed leaves its checkpoint.
     let mut child = program().current_dir(path).args(&train).env("HOOKLENS_DEVICE", "flex").spawn().unwrap();
     while !path.join("sae/checkpoint.safetensors").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "ended before its first checkpoint");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     child.kill().unwrap();

@@ -33,18 +33,20 @@ pub(super) struct FromStream {
     /// Number of each row, counted from the start of the run.
     pub(super) numbers: Vec<usize>,
     pub(super) places: Vec<Option<Place>>,
-    /// Where the stream is after this batch, if all rows before have been computed.
+    /// Position in the stream after this batch, if all earlier rows have been computed.
     pub(super) end: Option<WindowEnd>,
 }
 
-/// The end of rows that are computed together, in any order.
+/// The end of a window, whose rows are computed together, in any order.
 #[derive(Debug, Clone)]
 pub(super) struct WindowEnd {
     pub(super) mark: Mark,
-    /// Hashes of the pieces that ended since the last end.
+    /// Hashes of the pieces that ended in this window.
     pub(super) ended: Vec<u64>,
-    /// Number of prompts that were left out since the last end.
+    /// Number of prompts that were skipped in this window.
     pub(super) skipped: usize,
+    /// Number of prompts in this window that begin with the beginning-of-sequence token.
+    pub(super) with_bos: usize,
     /// Whether this is the end of the stream.
     pub(super) is_last: bool,
 }
@@ -68,8 +70,8 @@ impl Batch {
         self.tensors.iter().zip(read).map(place).collect()
     }
 
-    /// Adds the batch's tensors to the description of all tensors of an output of `rows` rows of these widths. Returns
-    /// whether any were missing.
+    /// Adds descriptions of the batch's tensors in an output of `rows` rows of these widths, unless they are already
+    /// described. Returns whether any were added.
     pub(super) fn describe(
         &self,
         (rows, widths): (usize, Widths),
@@ -106,7 +108,7 @@ impl Batch {
         Ok(packed)
     }
 
-    /// Fails if a packed tensor is not finite, or notes it.
+    /// Checks that a packed tensor is finite. If it is not, notes the point or, if that is not allowed, fails.
     fn check_packed(&self, named: &Named, tensor: PackedTensor) -> Result<PackedTensor, DumpError> {
         let PackedTensor { name, dtype, form, bytes } = tensor;
         let len = bytes.len() / (dtype.bitsize() / 8).max(1);
@@ -157,7 +159,7 @@ impl Batch {
         }
     }
 
-    /// Adds descriptions of packed tensors that are not described yet; whether there are any.
+    /// Adds descriptions of packed tensors that are not described yet. Returns whether any were added.
     pub(super) fn describe_packed(&self, packed: &[PackedTensor], to: &mut BTreeMap<String, StoredTensor>) -> bool {
         let before = to.len();
         for tensor in packed {

@@ -50,14 +50,14 @@ pub(super) struct Manifest {
     /// How files are laid out: `packed`, or nothing for padded batches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) layout: Option<String>,
-    /// Number of prompts; of a packed dump, those in the finished files of a complete dump.
+    /// Number of prompts. For a packed dump, it is set when the dump is complete.
     pub(super) rows: usize,
     /// Hash of all token ids, which detects different prompts.
     pub(super) input: String,
-    /// The files of the prompts and how many pieces they have; only of a packed dump.
+    /// The files of the prompts and their number of pieces; only for a packed dump.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) corpus: Option<Value>,
-    /// The pieces in this folder, from the first up to the second; only of a packed dump.
+    /// The pieces in this folder, as a half-open range; only for a packed dump.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) pieces: Option<[usize; 2]>,
     /// Where the prompts come from, for readers of the manifest.
@@ -114,14 +114,16 @@ struct ListedFile {
     longest: Option<[usize; 2]>,
     #[serde(default)]
     skipped: usize,
+    with_bos: Option<usize>,
 }
 
 impl From<ListedFile> for BatchFile {
     fn from(listed: ListedFile) -> Self {
-        let ListedFile { file, first_row, rows, bytes, checksum, tokens, from, to, input, longest, skipped } = listed;
+        let ListedFile { file, first_row, rows, bytes, checksum, .. } = listed;
+        let ListedFile { tokens, from, to, input, longest, skipped, with_bos, .. } = listed;
         let packed = match (tokens, from, to, input, longest) {
             (Some(tokens), Some(from), Some(to), Some(Hexadecimal(input)), Some(longest)) => {
-                Some(PackedEntry { tokens, from, to, input, longest, skipped })
+                Some(PackedEntry { tokens, from, to, input, longest, skipped, with_bos })
             }
             _ => None,
         };
@@ -137,14 +139,17 @@ pub(super) struct PackedEntry {
     /// Where its prompts start and end.
     pub(super) from: Mark,
     pub(super) to: Mark,
-    /// Hash of its prompts: of the hashes of its pieces, and of the last mark if that is within a piece.
+    /// Hash of its prompts: combines the hashes of its pieces and, if it ends within a piece, of the last mark.
     #[serde(with = "hexadecimal")]
     pub(super) input: u64,
-    /// The largest numbers of tokens and of kept positions of a prompt.
+    /// Maximum numbers of tokens and of kept positions per prompt.
     pub(super) longest: [usize; 2],
-    /// Number of prompts that were left out because they are not valid.
+    /// Number of prompts that were skipped because they are invalid.
     #[serde(skip_serializing_if = "is_zero")]
     pub(super) skipped: usize,
+    /// Number of prompts that begin with the beginning-of-sequence token; `None` in logs of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) with_bos: Option<usize>,
 }
 
 /// A number that is written as hexadecimal text.
@@ -162,19 +167,19 @@ impl PackedEntry {
     }
 }
 
-/// A place between two rows of a corpus.
+/// A position between two rows of a corpus.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Mark {
     /// Number of pieces before it.
     pub(super) piece: usize,
-    /// Number of rows of the next piece before it.
+    /// Number of rows before it in the next piece.
     pub(super) row: usize,
-    /// Hash of the prompts of its piece before it, or of all prompts of the piece before if no row is.
+    /// Hash of the next piece's prompts up to it, as in `CorpusRow::hash`; 0 if `row` is 0.
     #[serde(with = "hexadecimal")]
     pub(super) hash: u64,
 }
 
-/// Numbers as text, because other readers of JSON round large ones.
+/// Stores numbers as text, because other JSON parsers round large numbers.
 mod hexadecimal {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
@@ -407,8 +412,8 @@ impl Manifest {
         };
         if (&self.format, self.version) != (&now.format, now.version) {
             let of = |manifest: &Manifest| match manifest.is_packed() {
-                true => "packed files, of prompt files".to_string(),
-                false => format!("{} {}, of prompts in memory", manifest.format, manifest.version),
+                true => "packed files made from prompt files".to_string(),
+                false => format!("{} {} made from prompts in memory", manifest.format, manifest.version),
             };
             return Err(differs("format", &of(self), &of(now)));
         }
@@ -444,7 +449,7 @@ fn corpus_difference(own: &Value, other: &Value) -> Option<(String, String, Stri
     for at in 0..before.len().max(now.len()) {
         let (a, b) = (before.get(at), now.get(at));
         if name(a) != name(b) {
-            return Some(("file of prompts".into(), name(a), name(b)));
+            return Some(("prompt file".into(), name(a), name(b)));
         }
         let bytes = |file: Option<&Value>| file.map_or(Value::Null, |file| file["bytes"].clone());
         if bytes(a) != bytes(b) {

@@ -25,7 +25,7 @@ pub(super) struct PackedSink {
     manifest: Manifest,
     own: VersionedFile,
     log: Option<Log>,
-    /// Number of bytes from which on a file is complete.
+    /// Size in bytes at which a file is complete.
     size: u64,
     tables: bool,
     /// Tokens before every prompt.
@@ -35,15 +35,19 @@ pub(super) struct PackedSink {
     summary: StreamSummary,
     tokenizer: Option<Tokenizer>,
     file: PackedFile,
-    /// Where the current file starts, the number of its first prompt, and prompts left out since then.
+    /// Mark at which the current file starts.
     from: Mark,
+    /// Number of the current file's first prompt.
     first: usize,
+    /// Number of prompts skipped since the start of the file.
     skipped: usize,
-    /// Hash of the prompts since then.
+    /// Number of prompts since the start of the file that begin with the beginning-of-sequence token.
+    with_bos: usize,
+    /// Hash of the prompts since the start of the file.
     input: u64,
-    /// The largest numbers of tokens and of kept positions of a prompt since then.
+    /// Maximum numbers of tokens and of kept positions per prompt since the start of the file.
     longest: [usize; 2],
-    /// Points stored by their nonzero entries.
+    /// Points stored as nonzero entries.
     latents: BTreeSet<String>,
     /// The end of the last finished window.
     at: Mark,
@@ -99,7 +103,7 @@ impl PackedSink {
             }
             None => check_empty(folder, of_store)?,
         }
-        // A run that could not remove its log is complete nevertheless.
+        // The earlier run may have completed the dump without being able to remove the log.
         let left = folder.join(LOG);
         if ended && !of_store && left.exists() {
             std::fs::remove_file(&left).map_err(place::failed(&left))?;
@@ -131,6 +135,7 @@ impl PackedSink {
             from,
             first,
             skipped: 0,
+            with_bos: 0,
             input: 0,
             longest: [0, 0],
             latents,
@@ -139,12 +144,12 @@ impl PackedSink {
         })
     }
 
-    /// Number of prompts in the finished files, where they end, and whether that is the end of the dump.
+    /// Number of prompts in the finished files, the mark at which the files end, and whether the dump ends there.
     pub(super) fn finished(&self) -> (usize, Mark, bool) {
         (self.first, self.from, self.ended)
     }
 
-    /// Number of files that earlier runs finished.
+    /// Number of finished files.
     pub(super) fn files(&self) -> usize {
         self.manifest.files.len()
     }
@@ -173,13 +178,14 @@ impl PackedSink {
                 input,
                 longest: self.longest,
                 skipped: self.skipped,
+                with_bos: Some(self.with_bos),
             });
             let entry = BatchFile { packed, ..BatchFile::new(name, self.first, rows, bytes, hash) };
             if let Some(log) = &mut self.log {
                 log.add(&entry)?;
             }
             self.manifest.files.push(entry);
-            (self.from, self.skipped, self.input, self.longest) = (mark, 0, 0, [0, 0]);
+            (self.from, self.skipped, self.with_bos, self.input, self.longest) = (mark, 0, 0, 0, [0, 0]);
             self.first += rows;
         }
         Ok(())
@@ -196,7 +202,7 @@ fn file_name(number: usize, tables: bool) -> String {
     format!("part-{number:05}.{}", if tables { "parquet" } else { "safetensors" })
 }
 
-/// Leading files that follow each other and are intact.
+/// Leading files that are consecutive and intact.
 fn sound(
     folder: &Path,
     mut listed: Vec<BatchFile>,
@@ -252,9 +258,10 @@ impl Sink for PackedSink {
             let added = self.file.add(&tensors, lengths, &stream.numbers, |name| self.latents.contains(name));
             added.map_err(place::failed(&self.folder))?;
         }
-        if let Some(WindowEnd { mark, ended, skipped, is_last }) = &stream.end {
+        if let Some(WindowEnd { mark, ended, skipped, with_bos, is_last }) = &stream.end {
             let (mark, is_last) = (*mark, *is_last);
             self.skipped += skipped;
+            self.with_bos += with_bos;
             self.input = ended.iter().fold(self.input, |input, hash| PackedEntry::with_piece(input, *hash));
             if is_last || self.file.bytes() >= self.size {
                 self.close(mark)?;
@@ -279,8 +286,9 @@ impl Sink for PackedSink {
             for tensor in self.manifest.tensors.values_mut() {
                 tensor.set_lengths(rows, kept, self.prefix.len() + len);
             }
-            let earlier: Vec<PathBuf> =
-                self.manifest.files[..self.earlier].iter().map(|entry| self.folder.join(&entry.file)).collect();
+            let earlier: Vec<(PathBuf, Option<usize>)> = (self.manifest.files[..self.earlier].iter())
+                .map(|entry| (self.folder.join(&entry.file), entry.packed.and_then(|packed| packed.with_bos)))
+                .collect();
             let failed = |error: Error| DumpError::Refused { path: self.folder.clone(), reason: error_chain(&error) };
             let tokenizer = self.tokenizer.as_ref();
             self.summary.complete(&mut self.manifest, &earlier, tokenizer, &self.prefix).map_err(failed)?;

@@ -28,7 +28,7 @@ pub(super) struct Part {
     pub(super) path: PathBuf,
     /// Number of the file's first prompt in the dump.
     pub(super) first_row: usize,
-    /// Number of rows, if the manifest tells.
+    /// Number of rows, from the manifest; 0 for a single file.
     pub(super) rows: usize,
 }
 
@@ -114,8 +114,10 @@ fn why_missing(files: &WeightFiles, name: &str) -> String {
     if files.info(&format!("{name}.indices")).is_some() {
         return format!("`{name}` contains sparse latents, which are not stored as vectors");
     }
-    let nearest = files.nearest(name).join(", ");
-    format!("`{name}` was not dumped; nearest: {nearest}")
+    match &files.nearest(name)[..] {
+        [] => format!("`{name}` was not dumped"),
+        nearest => format!("`{name}` was not dumped; similar names: {}", nearest.join(", ")),
+    }
 }
 
 /// Reads the header of a file, and for an object in a store also returns its reader.
@@ -179,24 +181,24 @@ pub(super) struct StoredFile {
     object: Option<Ranges>,
     /// Number of token positions (places) in all rows, including padding.
     pub(super) places: usize,
-    /// Number of places per row; of a packed file, zero.
+    /// Number of places per row; zero for a packed file.
     columns: usize,
     /// Rows of a packed file.
     packed: Option<PackedRows>,
-    /// Number of the first row, counted through all dumps that are read.
+    /// Number of the first row, counted across all dumps that are read.
     pub(super) first_row: usize,
     tokens: u64,
-    /// Which places are real; all are in a packed file.
+    /// Location of the mask of real places; `None` for a packed file, in which all places are real.
     mask: Option<u64>,
     /// Position of each token in its prompt, if the file stores it.
     positions: Option<u64>,
     points: Vec<Vectors>,
 }
 
-/// Where the rows of a packed file are.
+/// Locations of the rows of a packed file.
 #[derive(Debug)]
 struct PackedRows {
-    /// The place at which each row starts, and the end of the last.
+    /// The place at which each row starts, and the end of the last row.
     offsets: Vec<i64>,
     /// The number of each row's prompt in the file.
     numbers: Vec<i64>,
@@ -328,7 +330,7 @@ impl StoredFile {
         if !rises || numbers.iter().any(|number| usize::try_from(*number).is_err()) {
             return Err(DumpError::Refused {
                 path: path.to_path_buf(),
-                reason: "its rows do not follow each other".into(),
+                reason: "its row offsets or prompt numbers are invalid".into(),
             }
             .into());
         }
@@ -380,7 +382,8 @@ impl StoredFile {
         Ok(bytes.as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
     }
 
-    /// Prompt numbers and positions at places from `first` on, given the mask from the start of the first row on.
+    /// Prompt numbers and positions at the places from `first` on. `mask` starts at the beginning of the row that
+    /// contains `first`.
     fn labels(&self, file: &Open<'_>, first: usize, mask: &[i64]) -> Result<Vec<(usize, u32)>> {
         let columns = self.columns.max(1);
         let begin = first / columns * columns;
@@ -492,7 +495,7 @@ impl Piece {
         to.iter().fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most)) < 0x7f80_0000
     }
 
-    /// The memory of its vectors.
+    /// Returns the buffers of its vectors, for reuse.
     pub(super) fn into_buffers(self) -> impl Iterator<Item = Vec<u8>> {
         self.points.into_iter().map(|(_, bytes)| bytes)
     }

@@ -1,7 +1,7 @@
-//! Dumps a corpus while it is read.
+//! Dumps a corpus while reading it.
 //!
 //! A thread reads and tokenizes ahead of the model, and another one writes. The prompts of a window are computed in
-//! batches of similar length. Files end where windows do, so a run that is continued has the same windows.
+//! batches of similar length. Files end where windows do, so a resumed run has the same windows.
 
 use hooklens_hooks::SelectionText;
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ use crate::error::DumpError;
 use hooklens_model::device::synchronize;
 use hooklens_model::error::{Error, Place, Result};
 
-/// Maximum number of prompts of a window, if batches are smaller.
+/// Maximum number of prompts per window, unless four batches contain more.
 const WINDOW: usize = 512;
 /// Number of windows that are read ahead.
 const AHEAD: usize = 2;
@@ -39,9 +39,9 @@ const AHEAD: usize = 2;
 pub enum SeenInStream<'b> {
     /// An event of any dump.
     Dump(Seen<'b>),
-    /// This many pieces out of all have been read.
+    /// Number of pieces read so far, and total number of pieces.
     Pieces(usize, usize),
-    /// A prompt was left out because it is not valid.
+    /// A prompt was skipped because it is invalid.
     LeftOut(&'b Error),
 }
 
@@ -52,7 +52,7 @@ pub type StreamWatcher<'w> = dyn FnMut(SeenInStream<'_>) + 'w;
 #[derive(Default)]
 struct Window {
     rows: Vec<CorpusRow>,
-    /// Errors of prompts that are left out.
+    /// Errors of skipped prompts.
     failed: Vec<Error>,
     /// Hashes of the pieces that ended.
     ended: Vec<u64>,
@@ -113,7 +113,7 @@ impl Dump {
                     bos,
                 };
                 let shared = computing.run(&windows, watcher, own.start..own.end);
-                // Lets the reader end if it waits.
+                // Lets the reader end if it is waiting to send.
                 drop(windows);
                 let late = synchronize(&model.devices());
                 let Computing { writer, tokens, rows, .. } = computing;
@@ -249,8 +249,10 @@ impl<M: DumpModel> Computing<'_, M> {
                 }
             }
             failed.iter().for_each(|error| watcher(SeenInStream::LeftOut(error)));
-            let end = WindowEnd { mark, ended, skipped: failed.len(), is_last };
             let count = checked.len();
+            let rows = checked.iter().map(|(row, kept)| (self.first_token(row), &row.tokens[kept.kept.clone()]));
+            let with_bos = self.summary.add(rows, self.bos);
+            let end = WindowEnd { mark, ended, skipped: failed.len(), with_bos, is_last };
             // Each window computes its own shared prefix, so that a window's values do not depend on earlier ones.
             let mut shared_prefix = self.dump.shared_prefix(self.model)?;
             let went = self.window(checked, end, prefix.as_mut(), shared_prefix.as_mut(), watcher)?;
@@ -270,6 +272,11 @@ impl<M: DumpModel> Computing<'_, M> {
         Ok((saved, left))
     }
 
+    /// First token of a prompt, with the prefix.
+    fn first_token(&self, row: &CorpusRow) -> Option<u32> {
+        self.dump.prefix.first().or(row.tokens.first()).copied()
+    }
+
     /// Computes the rows of a window in batches.
     fn window(
         &mut self,
@@ -282,8 +289,6 @@ impl<M: DumpModel> Computing<'_, M> {
         let size = self.dump.batch_size;
         let first = self.done + self.rows;
         self.rows += rows.len();
-        let first_token = |row: &CorpusRow| self.dump.prefix.first().or(row.tokens.first()).copied();
-        self.summary.add(rows.iter().map(|(row, kept)| (first_token(row), &row.tokens[kept.kept.clone()])), self.bos);
         let mut tokens = Vec::with_capacity(rows.len());
         let (mut places, mut kept): (Vec<Option<Place>>, Vec<PromptRow>) = (Vec::new(), Vec::new());
         for (row, own) in rows {
@@ -346,9 +351,9 @@ impl<M: DumpModel> Computing<'_, M> {
     }
 }
 
-/// Puts rows into the order in which batches of at most `size` compute fewer positions: by length, so that little is
-/// computed for padding, or as they are, if batches of rows that begin alike can share their prefixes. Returns the order
-/// and the batches.
+/// Puts rows into the order in which batches of at most `size` rows compute fewer positions: sorted by length, which
+/// reduces padding, or unchanged, which may let batches share the prefixes of neighboring rows. Returns the order and
+/// the batches.
 fn order(rows: &mut Vec<Vec<u32>>, size: usize, devices: &[Device], shares: bool) -> (Vec<usize>, Vec<Range<usize>>) {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by_key(|row| rows[*row].len());

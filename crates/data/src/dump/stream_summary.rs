@@ -14,55 +14,74 @@ use hooklens_model::tokens::{Tokenizer, token_text};
 #[derive(Debug, Clone, Default)]
 pub(super) struct StreamSummary(Arc<Mutex<Counts>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Counts {
     used: Vec<bool>,
     rows: usize,
-    with_bos: usize,
+    /// `None` if it is unknown for some prompts.
+    with_bos: Option<usize>,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self { used: Vec::new(), rows: 0, with_bos: Some(0) }
+    }
+}
+
+impl Counts {
+    fn mark_used(&mut self, tokens: &[u32]) {
+        for id in tokens {
+            let id = *id as usize;
+            if id >= self.used.len() {
+                self.used.resize(id + 1, false);
+            }
+            self.used[id] = true;
+        }
+    }
 }
 
 impl StreamSummary {
-    /// Adds prompts: the first token and the kept tokens of each. `bos` is the token that they may begin with.
-    pub(super) fn add<'r>(&self, rows: impl Iterator<Item = (Option<u32>, &'r [u32])>, bos: Option<u32>) {
+    /// Adds prompts: the first token and the kept tokens of each. `bos` is the token that they may begin with. Returns
+    /// how many of them do.
+    pub(super) fn add<'r>(&self, rows: impl Iterator<Item = (Option<u32>, &'r [u32])>, bos: Option<u32>) -> usize {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut with_bos = 0;
         for (first, row) in rows {
             counts.rows += 1;
-            counts.with_bos += usize::from(bos.is_some() && first == bos);
-            for id in row {
-                let id = *id as usize;
-                if id >= counts.used.len() {
-                    counts.used.resize(id + 1, false);
-                }
-                counts.used[id] = true;
-            }
+            with_bos += usize::from(bos.is_some() && first == bos);
+            counts.mark_used(row);
         }
+        counts.with_bos = counts.with_bos.map(|before| before + with_bos);
+        with_bos
     }
 
-    /// Completes a manifest. The files of earlier runs are read for their tokens.
+    /// Completes a manifest. The files of earlier runs are read for their tokens; each comes with the number of its
+    /// prompts that begin with `bos`, or `None` if it is unknown.
     pub(super) fn complete(
         &self,
         manifest: &mut Manifest,
-        earlier: &[PathBuf],
+        earlier: &[(PathBuf, Option<usize>)],
         tokenizer: Option<&Tokenizer>,
         prefix: &[u32],
     ) -> Result<()> {
         let bos = manifest.model.as_ref().and_then(|model| model.bos);
-        for path in earlier {
+        for (path, with_bos) in earlier {
             let rows = match path.extension().is_some_and(|ending| ending == "parquet") {
                 #[cfg(feature = "arrow")]
                 true => super::table::token_rows(path).map_err(place::failed(path))?,
                 _ => StoredFile::open(path, &[])?.packed_rows()?,
             };
-            // If only some positions are kept, the first token is unknown, and so is whether all prompts have it.
-            let first = |row: &[u32]| prefix.first().or(row.first()).copied();
-            self.add(rows.iter().map(|row| (first(row), row.as_slice())), bos);
+            let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            counts.rows += rows.len();
+            rows.iter().for_each(|row| counts.mark_used(row));
+            counts.with_bos = counts.with_bos.zip(*with_bos).map(|(all, more)| all + more);
         }
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(model) = &mut manifest.model {
-            model.prepend_bos = match counts.with_bos {
-                _ if bos.is_none() => None,
-                0 => Some(false),
-                all if all == counts.rows => Some(true),
+            model.prepend_bos = match (bos, counts.with_bos) {
+                (None, _) | (_, None) => None,
+                (_, Some(0)) => Some(false),
+                (_, Some(all)) if all == counts.rows => Some(true),
                 _ => None,
             };
         }
