@@ -153,7 +153,7 @@ pub use error::HookError;
 pub use folder_lock::{FolderLock, FolderLockError};
 #[doc(hidden)]
 pub use gradients::{Runner, with_gradients};
-pub use hook::{At, Hook, HookDetails, IntoEdit, IntoRead, Target, at, panicked_in_hook};
+pub use hook::{At, Hook, HookDetails, IntoEdit, IntoRead, SomeHeads, Target, at, panicked_in_hook};
 #[doc(hidden)]
 pub use leftovers::append;
 pub use model_identity::ModelIdentity;

@@ -80,6 +80,65 @@ proptest! {
         }
     }
 
+    /// Hooks on some heads' scores and patterns see and change the same as hooks on all heads, also after a cached
+    /// prefix. Hooks that only read change nothing.
+    #[test]
+    fn some_heads_are_those_of_all(
+        config in any_decoder(), seed in 0..1000u64, row in any_row(3..9), head in 0..100usize, after in 0..2usize,
+    ) {
+        let bound = rounding_of(&config);
+        let model = random_model(config, seed);
+        let mut cache = KeyValueCache::new(model.config(), 1);
+        let (prefix, row) = row.split_at(after);
+        if after > 0 {
+            model.forward_with(vec![prefix.to_vec()], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        }
+        cache.freeze();
+        let n_heads = model.config().n_heads();
+        let heads = if n_heads > 3 { vec![head % n_heads, (head + 2) % n_heads] } else { vec![head % n_heads] };
+        let rows = || vec![row.to_vec()];
+        let no_hooks = Vec::<hooklens::hook::Hook<'_>>::new;
+        macro_rules! run {
+            ($hooks:expr, $record:expr) => {{
+                let options = ForwardOptions::new().kv_cache(&mut cache).hooks($hooks).record($record);
+                model.run(rows(), options).unwrap()
+            }};
+        }
+        let logits = |output: hooklens::Output| values(&output.logits.unwrap());
+        let plain = logits(run!(no_hooks(), Record::default()));
+        let attends = |layer: &usize| model.catalog().find(&format!("blocks.{layer}.attn.hook_pattern")).is_ok();
+        for layer in (0..model.config().n_layers()).filter(attends) {
+            let whole = run!(no_hooks(), Record::new([hook::attn_scores(layer), hook::pattern(layer)])).cache;
+            let mut seen = Vec::new();
+            let read = hook::pattern(layer).heads(heads.clone()).read(|x, _| seen.push(values(&x)));
+            let unchanged = logits(run!(vec![read], Record::default()));
+            prop_assert!(distance(&unchanged, &plain) <= bound);
+            let mut sorted = heads.clone();
+            sorted.sort_unstable();
+            let pattern = whole.get(hook::pattern(layer)).unwrap();
+            let of = |head: &usize| values(&pattern.clone().narrow(1, *head, 1));
+            let expected: Vec<_> = sorted.iter().map(of).collect();
+            let seen = ndarray::concatenate(ndarray::Axis(1), &seen.iter().map(|x| x.view()).collect::<Vec<_>>()).unwrap();
+            let expected = ndarray::concatenate(ndarray::Axis(1), &expected.iter().map(|x| x.view()).collect::<Vec<_>>()).unwrap();
+            prop_assert!(distance(&seen, &expected) <= bound);
+            let changed = |x: Tensor<4>, factor: f64| sorted.iter().fold(x, |x, head| {
+                let [batch, _, query, key] = x.dims();
+                let own = x.clone().narrow(1, *head, 1) * factor;
+                x.slice_assign([0..batch, *head..head + 1, 0..query, 0..key], own)
+            });
+            let by_hand = vec![
+                hook::attn_scores(layer).edit(|x, _| changed(x, 0.5)),
+                hook::pattern(layer).edit(|x, _| changed(x, 0.25)),
+            ];
+            let by_hand = logits(run!(by_hand, Record::default()));
+            let sliced = vec![
+                hook::attn_scores(layer).heads(heads.clone()).scale(0.5),
+                hook::pattern(layer).heads(heads.clone()).scale(0.25),
+            ];
+            prop_assert!(distance(&logits(run!(sliced, Record::default())), &by_hand) <= bound);
+        }
+    }
+
     /// Identity hooks and recordings do not change anything.
     #[test]
     fn identity_hooks_and_recordings_change_nothing(config in any_decoder(), seed in 0..1000u64, row in any_row(1..8)) {

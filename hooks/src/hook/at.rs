@@ -32,6 +32,17 @@ pub struct At<'a> {
     pub(crate) encoder: Option<Rows<'a>>,
     /// Number of cached positions at the start of the tensor.
     pub(crate) cached: usize,
+    /// The heads in the tensor, if not all.
+    pub(crate) heads: Option<SomeHeads<'a>>,
+}
+
+/// Some of a point's heads.
+#[derive(Debug, Clone, Copy)]
+pub struct SomeHeads<'a> {
+    /// Their indices, in order.
+    pub heads: &'a [usize],
+    /// Number of all heads.
+    pub of: usize,
 }
 
 impl At<'_> {

@@ -53,7 +53,7 @@ pub trait HookDetails: Sized {
     /// reading its tensors.
     fn identity(&self, catalog: &Catalog) -> Result<String, HookError>;
 
-    /// Describes an action that uses a vector.
+    /// Sets the description of the hook's action and the vector that it uses.
     #[must_use]
     fn that_uses(self, action: impl Into<String>, vector: &Tensor<1>) -> Self;
 
@@ -169,7 +169,7 @@ impl HookDetails for Hook<'_> {
 
     fn call(&mut self, point: &PointInfo, tensor: Activation) -> Result<Activation, HookError> {
         check_rank(self.rank, point)?;
-        let at = At { point, offset: 0, rows: None, encoder: None, cached: 0 };
+        let at = At { point, offset: 0, rows: None, encoder: None, cached: 0, heads: None };
         match self.act(tensor.clone(), &at)? {
             Some(edited) if self.edits => {
                 check_edit(point, &tensor, &edited)?;

@@ -15,8 +15,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use at::At;
 pub(crate) use at::failed;
+pub use at::{At, SomeHeads};
 pub(crate) use check::{check_edit, check_rank};
 pub use details::HookDetails;
 pub use returned::{IntoEdit, IntoRead};
@@ -81,6 +81,8 @@ pub struct Hook<'a> {
     pub(crate) positions: Option<Positions>,
     /// Whether the hook depends on row numbers.
     pub(crate) by_row: bool,
+    /// The heads that the hook acts on, if restricted; negative numbers count from the last.
+    pub(crate) heads: Option<Vec<isize>>,
     /// The model that produced a value the hook uses, such as a steering vector.
     pub(crate) model: Option<Arc<ModelIdentity>>,
     /// The recording that provides the hook's values.
@@ -108,6 +110,7 @@ impl<'a> Hook<'a> {
             by_position: false,
             positions: None,
             by_row: false,
+            heads: None,
             model: None,
             recording: None,
             check: None,
@@ -155,6 +158,7 @@ impl Hook<'_> {
             by_position: self.by_position,
             positions: self.positions.clone(),
             by_row: self.by_row,
+            heads: self.heads.clone(),
             model: self.model.clone(),
             recording: self.recording,
             check: self.check.clone(),

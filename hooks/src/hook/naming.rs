@@ -1,4 +1,4 @@
-//! What a hook says about itself: its name, its action and the tensors that it uses.
+//! Descriptions of hooks: name, action and the tensors in use.
 
 use std::rc::Rc;
 

@@ -5,7 +5,7 @@ mod inside;
 mod keep;
 mod splices;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor};
@@ -18,7 +18,7 @@ use crate::cache::{ActivationCache, LeftOut, Provenance, TextHashes};
 use crate::catalog::{Catalog, PointId};
 use crate::dtype::DType;
 use crate::error::HookError;
-use crate::hook::{At, Hook, NotesPanic, check_edit, check_rank};
+use crate::hook::{At, Hook, NotesPanic, SomeHeads, check_edit, check_rank};
 use crate::model_identity::ModelIdentity;
 use crate::part_point::PartPoint;
 use crate::point::{Axis, PointInfo, Segment};
@@ -422,13 +422,7 @@ impl<'r, 'h> Run<'r, 'h> {
     /// watched point if the run ends there.
     #[inline]
     pub fn fire<const D: usize>(&mut self, id: Option<PointId>, tensor: Tensor<D>) -> Result<Tensor<D>, Halt> {
-        match id {
-            Some(id) if self.wants(Some(id)) => {
-                let seen = self.observe(id, tensor.into())?;
-                Ok(seen.into_tensor(&self.catalog.info(id).name)?)
-            }
-            _ => Ok(tensor),
-        }
+        self.fire_heads(id, tensor, None)
     }
 
     /// Like [`Run::fire`], for the point with this full name. It is convenient for small models; a model with many
@@ -476,7 +470,7 @@ impl<'r, 'h> Run<'r, 'h> {
         tensor: Tensor<D, Int>,
     ) -> Result<Tensor<D, Int>, Halt> {
         match id {
-            Some(id) if self.wants(Some(id)) => Ok(self.observe(id, tensor.into())?.to_int_tensor()?),
+            Some(id) if self.wants(Some(id)) => Ok(self.observe(id, tensor.into(), None)?.to_int_tensor()?),
             _ => Ok(tensor),
         }
     }
@@ -503,8 +497,71 @@ impl<'r, 'h> Run<'r, 'h> {
         }
     }
 
+    /// The heads that hooks use at these points, in order, out of `count`. `None` if the tensors of all heads are needed:
+    /// by a hook that is not restricted to heads of the model, a recording, or a part.
+    ///
+    /// A model that can compute heads separately need only compute these, and pass them to [`Run::fire_heads`].
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut builder = Catalog::builder(1);
+    /// # let id = builder.add(PointInfo::new("hook_pattern", None, &[Axis::Batch, Axis::Head, Axis::Query, Axis::Key]));
+    /// # let catalog = std::sync::Arc::new(builder.build());
+    /// # let rows = Rows::new(1, 2);
+    /// let pattern = Point::<4>::new("hook_pattern");
+    /// let mut hooks = [pattern.head(-1).zero(), pattern.heads([3, 1]).scale(2.0)];
+    /// let mut run = Run::new(&catalog, &mut hooks, Record::default(), rows, &|_| None)?;
+    /// let heads = run.heads(&[Some(id)], 5).unwrap_or_default();
+    /// assert_eq!(heads, [1, 3, 4]);
+    /// let ones = Tensor::<4>::ones([1, 3, 2, 2], &Device::flex());
+    /// let fired = run.fire_heads(Some(id), ones, Some(SomeHeads { heads: &heads, of: 5 }));
+    /// assert_eq!(fired.map(|x| x.max_dims(&[0, 2, 3]).into_data().to_vec::<f32>().ok()).ok().flatten(), Some(vec![2.0, 2.0, 0.0]));
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    pub fn heads(&self, ids: &[Option<PointId>], count: usize) -> Option<Vec<usize>> {
+        let mut heads = BTreeSet::new();
+        for slot in ids.iter().filter_map(|id| self.slot(*id)) {
+            if slot.recorded || slot.seen || !slot.parts.is_empty() || !slot.readers.is_empty() {
+                return None;
+            }
+            for hook in slot.hooks.iter().map(|place| &self.hooks[*place]) {
+                for head in hook.heads.as_ref()? {
+                    let from_start = if *head < 0 { head.checked_add_unsigned(count)? } else { *head };
+                    heads.insert(usize::try_from(from_start).ok().filter(|head| *head < count)?);
+                }
+            }
+        }
+        Some(heads.into_iter().collect())
+    }
+
+    /// Like [`Run::fire`], for a tensor that may have only the heads that the point's hooks use ([`Run::heads`]).
+    ///
+    /// # Errors
+    /// Same as [`Run::fire`].
+    #[inline]
+    pub fn fire_heads<const D: usize>(
+        &mut self,
+        id: Option<PointId>,
+        tensor: Tensor<D>,
+        heads: Option<SomeHeads<'_>>,
+    ) -> Result<Tensor<D>, Halt> {
+        match id {
+            Some(id) if self.wants(Some(id)) => {
+                let seen = self.observe(id, tensor.into(), heads)?;
+                Ok(seen.into_tensor(&self.catalog.info(id).name)?)
+            }
+            _ => Ok(tensor),
+        }
+    }
+
     #[inline(never)]
-    fn observe(&mut self, id: PointId, mut tensor: Activation) -> Result<Activation, Halt> {
+    fn observe(
+        &mut self,
+        id: PointId,
+        mut tensor: Activation,
+        heads: Option<SomeHeads<'_>>,
+    ) -> Result<Activation, Halt> {
         for place in 0..self.slots[id.index()].parts.len() {
             tensor = self.through_part(self.slots[id.index()].parts[place], id, tensor)?;
         }
@@ -513,7 +570,7 @@ impl<'r, 'h> Run<'r, 'h> {
         // Rotated keys start with the cached keys.
         let cached = self.positions_before(point, tensor.shape()).unwrap_or(0);
         let (rows, encoder) = (self.rows.get(), self.encoder.as_ref().map(OwnedRows::get));
-        let at = At { point, offset: rows.offset.saturating_sub(cached), rows: Some(rows), encoder, cached };
+        let at = At { point, offset: rows.offset.saturating_sub(cached), rows: Some(rows), encoder, cached, heads };
         for place in &slot.hooks {
             let hook = &mut self.hooks[*place];
             if hook.edits {

@@ -98,7 +98,7 @@ impl Splices {
         if let Some(late) = also.iter().find(|id| **id >= write) {
             return fails(
                 host,
-                format!("`{}`, which the part reads, does not fire before it", catalog.info(*late).name),
+                format!("`{}`, which the part reads, does not fire before this point", catalog.info(*late).name),
             );
         }
         if let Some(integer) = [host, catalog.info(read)].into_iter().find(|point| point.integer) {

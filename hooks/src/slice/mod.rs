@@ -13,7 +13,7 @@ use crate::hook::{At, Hook, at};
 use crate::ordinal::Ordinal;
 use crate::point::Point;
 use crate::positions::{Counting, Positions};
-use pieces::{AxisIndices, pieces};
+use pieces::{AxisIndices, pieces, within};
 
 /// A slice of a point's tensor along named axes: `hook::z(0).head(1)`, `hook::resid_post(3).positions(-1)`.
 ///
@@ -96,24 +96,27 @@ impl<const D: usize> Slice<D> {
         let Slice { point, cuts } = self;
         let positions = pieces::positions(&cuts);
         let slice = pieces::described(&cuts);
+        let heads = pieces::heads(&cuts);
         let by_row = cuts.iter().any(AxisIndices::is_by_row);
         let by_position = cuts.iter().any(|cut| matches!(cut, AxisIndices::Positions(..)));
         let mut hook = at(point).edit_any(move |tensor, at| {
             let mut edited = Vec::new();
             for ranges in pieces(&cuts, at, tensor.shape())? {
-                let piece = act(tensor.block(&ranges), at, &ranges)?;
+                let own = within(&ranges, at);
+                let piece = act(tensor.block(&own), at, &ranges)?;
                 let wanted: Vec<usize> = ranges.iter().map(Range::len).collect();
                 if piece.shape() != wanted {
                     let (point, given, axes) = (at.name().to_string(), piece.shape().to_vec(), at.point.axes_label());
                     return Err(BoxError::from(HookError::Shape { point, expected: wanted, given, axes }));
                 }
-                edited.push((ranges, piece));
+                edited.push((own, piece));
             }
             Ok(Some(tensor.with_blocks(edited)))
         });
         hook.rank = Some(D);
         hook.by_position = by_position || by_row;
         hook.by_row = by_row;
+        hook.heads = heads;
         hook.positions = positions;
         hook.description.slice = slice;
         hook

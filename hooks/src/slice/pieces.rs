@@ -50,6 +50,15 @@ pub(super) fn described(cuts: &[AxisIndices]) -> String {
     cuts.iter().map(AxisIndices::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// The heads that the cuts select, if one cut selects heads.
+pub(super) fn heads(cuts: &[AxisIndices]) -> Option<Vec<isize>> {
+    let mut all = cuts.iter().filter_map(|cut| match cut {
+        AxisIndices::Heads(heads) => Some(heads.clone()),
+        _ => None,
+    });
+    all.next().filter(|_| all.next().is_none())
+}
+
 /// The text positions that the cuts select, if any.
 pub(super) fn positions(cuts: &[AxisIndices]) -> Option<Positions> {
     cuts.iter().find_map(|cut| match cut {
@@ -62,8 +71,30 @@ pub(super) fn sliced(point: &PointInfo, shape: &[usize], asked: String) -> HookE
     HookError::Slice { point: point.name.to_string(), axes: point.axes_label(), shape: shape.to_vec(), asked }
 }
 
-/// The contiguous pieces of a tensor selected by the cuts, each as one range per axis.
+/// Moves the ranges of a piece of all heads to a tensor with some of them, which include the piece's.
+pub(super) fn within(ranges: &[Range<usize>], at: &At<'_>) -> Vec<Range<usize>> {
+    let mut ranges = ranges.to_vec();
+    if let Some(some) = at.heads
+        && let Some(axis) = head_axis(at)
+    {
+        let start = some.heads.partition_point(|head| *head < ranges[axis].start);
+        ranges[axis] = start..start + ranges[axis].len();
+    }
+    ranges
+}
+
+fn head_axis(at: &At<'_>) -> Option<usize> {
+    at.axes().iter().position(|axis| matches!(axis, Axis::Head | Axis::KvHead))
+}
+
+/// The contiguous pieces of a tensor selected by the cuts, each as one range per axis. Heads are counted among all,
+/// even if the tensor has only some.
 pub(super) fn pieces(cuts: &[AxisIndices], at: &At<'_>, shape: &[usize]) -> Result<Vec<Vec<Range<usize>>>, HookError> {
+    let mut shape = shape.to_vec();
+    if let (Some(some), Some(axis)) = (at.heads, head_axis(at)) {
+        shape[axis] = some.of;
+    }
+    let shape = &shape[..];
     let mut pieces = vec![shape.iter().map(|len| 0..*len).collect::<Vec<_>>()];
     for cut in cuts {
         let lacks = |asked: String| sliced(at.point, shape, asked);
@@ -72,7 +103,7 @@ pub(super) fn pieces(cuts: &[AxisIndices], at: &At<'_>, shape: &[usize]) -> Resu
         let (axis, runs): (usize, Vec<IndexRun>) = match cut {
             AxisIndices::Heads(heads) => {
                 let asked = || format!("head {}", heads.iter().map(isize::to_string).collect::<Vec<_>>().join(", "));
-                let axis = axis_of(&|axis| matches!(axis, Axis::Head | Axis::KvHead)).ok_or_else(|| lacks(asked()))?;
+                let axis = head_axis(at).ok_or_else(|| lacks(asked()))?;
                 (axis, runs(heads, shape[axis]).ok_or_else(|| lacks(asked()))?)
             }
             AxisIndices::Units(units) => {

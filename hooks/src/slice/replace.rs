@@ -74,7 +74,7 @@ impl<'a> Replacement<'a> {
             let from_start = self.positions.count_from_the_start() && !scores;
             let fits = match self.positions {
                 _ if run == recorded => true,
-                // Part of the text, or a text that has grown beyond what was recorded.
+                // The run computes part of the text, or a text that has grown beyond the recording.
                 _ if rows.open || rows.offset > 0 => run > recorded || !self.positions.count_from_the_end(),
                 _ => from_start,
             };

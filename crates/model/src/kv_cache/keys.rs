@@ -51,9 +51,18 @@ pub(crate) fn heads_first<K: Basic>(x: Tensor<4, K>) -> Tensor<4, K> {
 
 /// Selects rows of a tensor.
 pub(super) fn select_rows<K: Basic>(tensor: Tensor<4, K>, rows: &[usize]) -> Tensor<4, K> {
-    let ids: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
-    let ids = upload::<1, Int>(TensorData::new(ids, [rows.len()]), &tensor.device());
-    tensor.select(0, ids)
+    select(tensor, 0, rows)
+}
+
+/// Selects heads of a tensor, `[rows, columns, head, d_head]`.
+pub(crate) fn select_heads(tensor: Tensor<4>, heads: &[usize]) -> Tensor<4> {
+    select(tensor, 2, heads)
+}
+
+fn select<K: Basic>(tensor: Tensor<4, K>, axis: usize, indices: &[usize]) -> Tensor<4, K> {
+    let ids: Vec<i32> = indices.iter().map(|index| *index as i32).collect();
+    let ids = upload::<1, Int>(TensorData::new(ids, [indices.len()]), &tensor.device());
+    tensor.select(axis, ids)
 }
 
 /// All keys and values that a run attends to, oldest first.
@@ -78,6 +87,14 @@ impl Keys {
     /// Number of columns, including dropped ones.
     pub(crate) fn columns(&self) -> usize {
         self.dropped + self.held()
+    }
+
+    /// The same columns of only these key/value heads. A head may be listed several times.
+    pub(crate) fn of_heads(&self, heads: &[usize]) -> Self {
+        let of = |tensor: &Tensor<4>| select_heads(tensor.clone(), heads);
+        let of_block =
+            |block: &KeyBlock| KeyBlock { keys: of(&block.keys), values: of(&block.values), rows: block.rows.clone() };
+        Self { blocks: self.blocks.iter().map(of_block).collect(), dropped: self.dropped }
     }
 
     /// Concatenated keys and values of all blocks, with one row per batch row.

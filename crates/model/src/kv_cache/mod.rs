@@ -36,7 +36,7 @@ use hooklens_hooks::ModelIdentity;
 pub use data::CacheData;
 pub use entry::Entry;
 pub use file::CacheModel;
-pub(crate) use keys::{KeyBlock, Keys, heads_first};
+pub(crate) use keys::{KeyBlock, Keys, heads_first, select_heads};
 pub use kind::{CacheKind, Offload};
 pub use mask::hides;
 pub use quantized::Bits;
@@ -50,7 +50,7 @@ use crate::error::CacheError;
 
 /// Keys and values of every layer, `[batch, position, kv_head, d_head]` each, and the mask of their positions.
 ///
-/// Runs append to the cache unless it is frozen. A frozen cache with one row serves a batch of any size, and
+/// Runs append to the cache unless it is frozen. A frozen cache with one row can be used with a batch of any size, and
 /// [`KeyValueCache::fork`] creates several rows that continue from the same positions; what they share is stored once
 /// and never copied. No beginning-of-sequence token is prepended to text that continues a cache.
 ///

@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::tensor::module::attention as fused_attention;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{DType, Tensor, activation};
-use hooklens_hooks::{Halt, Run};
+use hooklens_hooks::{Halt, Run, SomeHeads};
 
 use super::alibi::slope_tensor;
 use super::attention_rules::rules;
@@ -16,7 +16,7 @@ use super::soft_cap::soft_capped;
 use crate::config::{Layers, NormKind, Positional, QkNormWeights, Window};
 use crate::cpu;
 use crate::device::is_cubecl;
-use crate::kv_cache::{KeyBlock, Keys, heads_first};
+use crate::kv_cache::{KeyBlock, Keys, heads_first, select_heads};
 use crate::points::Site;
 
 /// Weights of one attention layer.
@@ -204,8 +204,11 @@ impl Attention {
             pass.score_bias = Some(relative.bias(&q, &keys.joined().0, config.score_divisor(layer)));
         }
         let z = match &self.sinks {
-            Some(sinks) => explicit(layer, q, keys, Some(sinks.val()), pass, run)?,
-            None if watched => explicit(layer, q, keys, None, pass, run)?,
+            Some(sinks) => explicit(layer, (q, None), keys, Some(sinks.val()), pass, run)?,
+            None if watched => match partly_watched(layer, &q, &keys, pass, run)? {
+                Some(z) => z,
+                None => explicit(layer, (q, None), keys, None, pass, run)?,
+            },
             None => unwatched(layer, q, keys, pass, run)?,
         };
         let z = match gate {
@@ -293,8 +296,8 @@ impl Attention {
     }
 }
 
-/// Normalizes each head's vector separately, or all heads together. The hook points have one row per batch, position,
-/// and head in the first case, and one per batch and position in the second.
+/// Normalizes each head's vector separately, or all heads together. The hook points have one row per batch row,
+/// position, and head in the first case, and one per batch row and position in the second.
 fn normed(
     norm: &Norm,
     x: Tensor<4>,
@@ -320,9 +323,9 @@ fn unwatched(
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
     let config = pass.config;
-    // Our kernels require values to be as wide as keys.
+    // The kernels require values to be as wide as keys.
     if !has_rules(layer, pass) || config.d_value_of(layer) != config.d_head_of(layer) {
-        return explicit(layer, q, keys, None, pass, run);
+        return explicit(layer, (q, None), keys, None, pass, run);
     }
     if let Some(z) = cpu::attention(&q, &keys, || rules(layer, keys.dropped, pass)) {
         return Ok(z);
@@ -331,7 +334,7 @@ fn unwatched(
         && config.attn_scores_soft_cap.is_none()
         && config.positional != Positional::Alibi;
     if !plain {
-        return explicit(layer, q, keys, None, pass, run);
+        return explicit(layer, (q, None), keys, None, pass, run);
     }
     let group = config.n_heads / config.n_kv_heads_of(layer);
     let mut scale = Some(1.0 / config.score_divisor(layer));
@@ -350,8 +353,8 @@ fn unwatched(
     Ok(heads_first(fused_attention(heads_first(q), k, v, None, None, options)))
 }
 
-/// Whether the kernels support a layer's scores: they have no precomputed biases, and no windows that extend past the
-/// query.
+/// Whether the kernels support a layer's scores. They do not support precomputed biases, or windows that extend past
+/// the query.
 fn has_rules(layer: usize, pass: &Pass<'_>) -> bool {
     let ends = |window: Window| window.newest(0).is_some() && window.width() < pass.sequence.keys();
     pass.score_bias.is_none() && !pass.config.window(layer).is_some_and(ends)
@@ -367,10 +370,43 @@ fn repeated(x: Tensor<4>, group: usize) -> Tensor<4> {
     wide.reshape([batch, heads * group, pos, d_head])
 }
 
-/// Step-by-step attention in `f32`, which fires the score and pattern points.
+/// Attention in which hooks use scores or patterns of at most half of the heads. Only those heads' tensors are computed,
+/// so memory is proportional to them. `None` if more heads are needed or the kernels cannot compute the rest.
+fn partly_watched(
+    layer: usize,
+    q: &Tensor<4>,
+    keys: &Keys,
+    pass: &mut Pass<'_>,
+    run: &mut Run<'_, '_>,
+) -> Result<Option<Tensor<4>>, Halt> {
+    let config = pass.config;
+    let sites = [Site::AttnScores, Site::Pattern].map(|site| pass.points.at(layer, site));
+    let count = q.dims()[2];
+    let supported = has_rules(layer, pass)
+        && config.positional != Positional::Alibi
+        && config.d_value_of(layer) == config.d_head_of(layer);
+    let few = |heads: &Vec<usize>| supported && 2 * heads.len() <= count;
+    let Some(heads) = run.heads(&sites, count).filter(few) else { return Ok(None) };
+    let Some(z) = cpu::attention(q, keys, || rules(layer, keys.dropped, pass)) else { return Ok(None) };
+    let group = keys.blocks.first().map_or(1, |block| count / block.keys.dims()[2]);
+    let read: Vec<usize> = heads.iter().map(|head| head / group).collect();
+    let watched = (select_heads(q.clone(), &heads), Some(SomeHeads { heads: &heads, of: count }));
+    let own = explicit(layer, watched, keys.of_heads(&read), None, pass, run)?;
+    if !sites.iter().any(|site| run.edits(*site)) {
+        return Ok(Some(z));
+    }
+    let replace = |z: Tensor<4>, (at, head): (usize, &usize)| {
+        let [batch, pos, _, d_head] = z.dims();
+        z.slice_assign([0..batch, 0..pos, *head..head + 1, 0..d_head], own.clone().narrow(2, at, 1))
+    };
+    Ok(Some(heads.iter().enumerate().fold(z, replace)))
+}
+
+/// Step-by-step attention in `f32`, which fires the score and pattern points. The queries may be those of only some
+/// heads, each of which then reads a key head of its own.
 fn explicit(
     layer: usize,
-    q: Tensor<4>,
+    (q, heads): (Tensor<4>, Option<SomeHeads<'_>>),
     keys: Keys,
     sinks: Option<Tensor<1>>,
     pass: &mut Pass<'_>,
@@ -383,13 +419,13 @@ fn explicit(
     };
     let site = |site| pass.points.at(layer, site);
     let scores_edited = run.edits(site(Site::AttnScores));
-    let scores = run.fire(site(Site::AttnScores), scores)?;
+    let scores = run.fire_heads(site(Site::AttnScores), scores, heads)?;
     let blank_rows = scores_edited || pass.masks.may_hide_everything();
     let pattern = match sinks {
         Some(sinks) => softmax_beside(scores, sinks),
         None => softmax_rows(scores, blank_rows),
     };
-    let pattern = run.fire(site(Site::Pattern), pattern)?;
+    let pattern = run.fire_heads(site(Site::Pattern), pattern, heads)?;
     Ok(match cpu::mix(&pattern, &keys) {
         Some(z) => z,
         None => mix(pattern, &keys),
@@ -444,8 +480,8 @@ fn evenly_read(block: &KeyBlock) -> (KeyBlock, usize) {
     }
 }
 
-/// Stacks queries that read the same keys into one matrix, so that keys are never repeated: the heads of a group, and
-/// all batch rows that share a row of keys.
+/// Stacks queries that read the same keys into one matrix, so that keys are never repeated. These are the queries of a
+/// group's heads, and of all batch rows that share a row of keys.
 struct Fold {
     rows: usize,
     readers: usize,
