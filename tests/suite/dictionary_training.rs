@@ -262,7 +262,7 @@ fn dictionaries_from_the_command_line() {
     assert_eq!(code, Some(0), "{warned}");
     assert!(message.contains("64 latents, 20 steps: explained variance") && message.ends_with("-> sae\n"), "{message}");
     let trained = message;
-    assert!(warned.contains("pass 2 over them begins") && warned.contains("20 steps"), "{warned}");
+    assert!(warned.contains("starting pass 2 over them") && warned.contains("20 steps"), "{warned}");
     for file in ["cfg.json", "sae_weights.safetensors", "training.csv", "training.svg"] {
         assert!(folder.path().join("sae").join(file).is_file(), "{file}");
     }
@@ -352,9 +352,9 @@ fn dictionaries_from_the_command_line() {
         (train("out3", &["--at", "blocks.9.hook_resid_post"]), "layers"),
         (train("out4", &["--skip-connection"]), "--skip-connection requires --writes"),
         (train("out5", &["--learning-rate=-1"]), "learning rate"),
-        (train("out6", &["--warm-up", "2"]), "fractions from 0 to 1"),
+        (train("out6", &["--warm-up", "2"]), "the warm-up is 2; expected a fraction from 0 to 1"),
         (train("out7", &["--betas", "0.9,1"]), "Adam's betas"),
-        (train("out8", &["--architecture", "jumprelu", "--bandwidth", "0"]), "the bandwidth must be above 0"),
+        (train("out8", &["--architecture", "jumprelu", "--bandwidth", "0"]), "the bandwidth is 0 and the threshold"),
     ];
     for ((code, _, warned), expected) in wrong {
         assert!(code != Some(0) && warned.contains(expected), "{expected}: {warned}");

@@ -92,7 +92,7 @@ impl Training {
         Self::new(TrainedPoints::Autoencoder(point.into().full_name()), latents)
     }
 
-    /// A transcoder from one point to another.
+    /// Settings for a transcoder from one point to another.
     pub fn transcoder(read: impl Into<Selection>, write: impl Into<Selection>, latents: usize) -> Self {
         Self::new(TrainedPoints::Transcoder(read.into().full_name(), write.into().full_name()), latents)
     }
@@ -260,7 +260,7 @@ impl Training {
         };
         let all = self.latents * self.layers();
         if self.latents == 0 || self.layers() == 0 {
-            return wrong("it has no latents".into());
+            return wrong("the number of latents is 0; expected at least 1".into());
         }
         let k = match &self.objective {
             Objective::TopK { k } => Some(*k as f64),
@@ -278,26 +278,35 @@ impl Training {
                 ));
             }
         }
-        let shares = [self.warm_up, self.decay, self.penalty_warm_up];
-        if shares.iter().any(|share| !(0.0..=1.0).contains(share)) {
-            return wrong("warm-up and decay must be fractions from 0 to 1".into());
+        let shares = [
+            ("the warm-up", self.warm_up),
+            ("the decay", self.decay),
+            ("the warm-up of the penalty", self.penalty_warm_up),
+        ];
+        if let Some((name, share)) = shares.into_iter().find(|(_, share)| !(0.0..=1.0).contains(share)) {
+            return wrong(format!("{name} is {share}; expected a fraction from 0 to 1"));
         }
-        if self.rate.is_some_and(|rate| !(rate > 0.0 && rate.is_finite())) {
-            return wrong("the learning rate must be above 0".into());
+        if let Some(rate) = self.rate.filter(|rate| !(*rate > 0.0 && rate.is_finite())) {
+            return wrong(format!("the learning rate is {rate}; expected a finite number above 0"));
         }
         if !self.betas.iter().all(|beta| (0.0..1.0).contains(beta)) {
-            return wrong("Adam's betas must be at least 0 and below 1".into());
+            return wrong(format!("Adam's betas are {:?}; expected at least 0 and less than 1", self.betas));
         }
-        let sizes = [self.clip, self.revive, self.decoder_norm];
-        if sizes.iter().any(|size| !(*size >= 0.0 && size.is_finite())) {
-            return wrong(
-                "the gradient clip, the auxiliary loss weight and the decoder norm must be at least 0".into(),
-            );
+        let sizes = [
+            ("the gradient clip", self.clip),
+            ("the auxiliary loss weight", self.revive),
+            ("the decoder norm", self.decoder_norm),
+        ];
+        if let Some((name, size)) = sizes.into_iter().find(|(_, size)| !(*size >= 0.0 && size.is_finite())) {
+            return wrong(format!("{name} is {size}; expected a finite number of at least 0"));
         }
         if let Objective::JumpRelu { bandwidth, threshold, .. } = &self.objective
             && !(*bandwidth > 0.0 && bandwidth.is_finite() && *threshold >= 0.0 && threshold.is_finite())
         {
-            return wrong("the bandwidth must be above 0 and the threshold at least 0".into());
+            return wrong(format!(
+                "the bandwidth is {bandwidth} and the threshold {threshold}; expected finite numbers, above 0 and at \
+                 least 0"
+            ));
         }
         if self.skip && !self.is_transcoder() {
             return wrong("only a transcoder can have a skip connection".into());

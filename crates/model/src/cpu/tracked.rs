@@ -1,4 +1,4 @@
-//! Custom autodiff operations whose forward and backward passes are computed by our kernels.
+//! Custom autodiff operations whose forward and backward passes are computed by the kernels of `hooklens-kernels`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 use burn_flex::Flex;
 
-/// Backward function: computes the gradients of an operation's inputs from the gradient of its output, `None` for those
-/// that need no gradient.
+/// Backward function: computes the gradients of an operation's inputs from the gradient of its output, `None` for
+/// inputs that need no gradient.
 type Back<P, const N: usize> = dyn Fn(P, [bool; N]) -> [Option<P>; N] + Send + Sync;
 
 /// Runs `forward` as an autodiff operation. At least one input must be tracked. `forward` gets the inputs' values and
@@ -95,7 +95,7 @@ impl<B: Backend, const N: usize> Clone for BackwardFn<B, N> {
 
 impl<B: Backend, const N: usize> fmt::Debug for BackwardFn<B, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Way")
+        f.write_str("BackwardFn")
     }
 }
 

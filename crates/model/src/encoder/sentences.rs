@@ -96,7 +96,7 @@ pub fn sentence_embedding_of(folder: &Path) -> Result<std::result::Result<Senten
             }
             Some("Normalize") => found.normalize = true,
             Some("Transformer") => {}
-            other => return Ok(Err(format!("a module of type {other:?} is not supported"))),
+            _ => return Ok(Err(format!("a module of type {:?} is not supported", text("type")))),
         }
     }
     let limits = folder.join("sentence_bert_config.json");
@@ -116,7 +116,7 @@ impl HookedEncoder {
         self.sentences.clone().map_err(|reason| InputError::Sentences { reason })
     }
 
-    /// Replaces how sentence embeddings are computed.
+    /// Sets how sentence embeddings are computed.
     #[must_use]
     pub fn with_sentence_embedding(mut self, sentences: SentenceEmbedding) -> Self {
         self.sentences = Ok(sentences);

@@ -52,8 +52,10 @@ impl HookedEncoder {
         let shape @ [batch, len] = made.tokens.shape();
         if let Some(rows) = token_types {
             if rows.len() != batch || rows.iter().any(|row| row.len() != len) {
-                let given = [rows.len(), rows.iter().map(Vec::len).max().unwrap_or(0)];
-                return Err(InputError::MaskShape { given, expected: shape }.into());
+                let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
+                let given = format!("of shape {:?}", [rows.len(), longest]);
+                let allowed = format!("{shape:?} [batch, pos]");
+                return Err(InputError::Setting { name: "token_types", given, allowed }.into());
             }
             made.types = rows.concat();
         }

@@ -1,4 +1,4 @@
-//! Text generation with an encoder-decoder, token by token, using a cache of both attentions.
+//! Text generation with an encoder-decoder, token by token, using a cache for self-attention and cross-attention.
 
 use hooklens_hooks::{Hook, HookDetails, RecordRequest};
 
@@ -23,9 +23,11 @@ impl Generate for HookedEncoderDecoder {
         let prompts = self.token_input(input.into())?;
         let [batch, _] = prompts.shape();
         let n_ctx = self.config.positions.n_ctx();
-        // The last token is chosen but not run.
+        // The start token is run, but the last generated token is not.
         if options.max_new_tokens > n_ctx {
-            return Err(InputError::TooLong { len: options.max_new_tokens, n_ctx }.into());
+            let (given, allowed) =
+                (options.max_new_tokens.to_string(), format!("at most {n_ctx}, the decoder's positions"));
+            return Err(InputError::Setting { name: "max_new_tokens", given, allowed }.into());
         }
         let (tokenizer, d_vocab) = (self.tokenizer().ok(), self.config.d_decoder_vocab);
         let mut sampler = Sampler::new(tokenizer, d_vocab, &prompts, self.eos_tokens(), &mut options)?;

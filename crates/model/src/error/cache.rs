@@ -54,8 +54,8 @@ pub enum CacheError {
     },
     /// The cache was truncated, but its keys were rotated for a longer text by LongRoPE or dynamic scaling.
     #[error(
-        "the cache was truncated, but its keys are rotated for the {keys} positions of the longer text; this model \
-         rotates a text of {len} positions differently, so compute the cache again"
+        "the cache was truncated, but its keys were rotated for a longer text of {keys} positions; this model rotates \
+         a text of {len} positions differently, so compute the cache again"
     )]
     RotatedForLonger {
         /// Number of positions in the longer text.
@@ -63,22 +63,22 @@ pub enum CacheError {
         /// Number of positions in the text now.
         len: usize,
     },
-    /// The cache was created for a model with a different number of layers.
-    #[error("the cache is for {cache} layers, but the model has {model}")]
+    /// The cache was created for a model with a different number of layers than the model, or the other cache.
+    #[error("the cache has {cache} layers; expected {model}")]
     Layers {
         /// Number of layers in the cache.
         cache: usize,
-        /// Number of layers in the model.
+        /// Number of layers in the model, or in the other cache.
         model: usize,
     },
     /// The cache was created for a model with different heads.
-    #[error("layer {layer} of the cache is for {cache:?} [kv_head, d_head], but the model has {model:?}")]
+    #[error("layer {layer} of the cache has shape {cache:?} [kv_head, d_head]; expected {model:?}")]
     Model {
         /// Index of the layer.
         layer: usize,
         /// `[kv_head, d_head]` of the cache.
         cache: [usize; 2],
-        /// `[kv_head, d_head]` of the model.
+        /// `[kv_head, d_head]` of the model, or of the other cache.
         model: [usize; 2],
     },
     /// A recurrent layer's state cannot be rewound or split by position.
@@ -93,13 +93,13 @@ pub enum CacheError {
         layer: usize,
     },
     /// The cache was created for a model with a different recurrent state, or none.
-    #[error("layer {layer} of the cache holds {cache}, but the model's layer has {model}")]
+    #[error("layer {layer} of the cache holds {cache}; expected {model}")]
     OtherState {
         /// Index of the layer.
         layer: usize,
         /// State in the cache.
         cache: String,
-        /// State of the model.
+        /// State of the model, or in the other cache.
         model: String,
     },
     /// Keys or values have the wrong shape.
@@ -163,7 +163,7 @@ pub enum CacheError {
         batch: usize,
     },
     /// A range of rows exceeds the cache.
-    #[error("{count} rows from row {slot} on are not within the {batch} rows of the cache")]
+    #[error("{count} rows starting at row {slot} are not within the {batch} rows of the cache")]
     Slots {
         /// First requested row.
         slot: usize,
@@ -184,13 +184,15 @@ pub enum CacheError {
         frozen: bool,
     },
     /// The operation requires an empty cache.
-    #[error("the cache already holds {held} positions; set this while the cache is empty")]
+    #[error("the cache already holds {held} positions; set its element type and devices while it is empty")]
     NotEmpty {
         /// Number of positions in the cache.
         held: usize,
     },
-    /// The operation detects padding by token, but the cache has no padding token.
-    #[error("the cache's shape has no `pad_token_id`, which is needed to detect padding")]
+    /// The operation detects padding by its token id, but the cache's shape has no padding token.
+    #[error(
+        "the cache's shape has no padding token, which is needed to detect padding; set it with `CacheShape::pad_token`"
+    )]
     NoPadToken,
     /// The mask of a run contradicts the mask of the cache it continues.
     #[error(
@@ -229,7 +231,7 @@ pub enum CacheError {
         asked: usize,
     },
     /// An attention window has dropped positions that are needed.
-    #[error("layer {layer} has dropped the positions before {first}, but positions from {wanted} on are needed")]
+    #[error("layer {layer} has dropped the positions before {first}, but positions starting at {wanted} are needed")]
     Dropped {
         /// Index of the layer.
         layer: usize,
@@ -278,7 +280,7 @@ pub enum CacheError {
         /// The device's error.
         source: BoxError,
     },
-    /// Plain data of a cache is inconsistent.
+    /// The data to build a cache from is inconsistent.
     #[error("invalid cache data: {reason}")]
     Data {
         /// What is wrong.
@@ -332,7 +334,7 @@ pub enum CacheError {
         model: String,
     },
     /// The operation would change a frozen cache.
-    #[error("the cache is frozen")]
+    #[error("the cache is frozen and can't be changed; unfreeze it first")]
     Frozen,
     /// The prefix was computed under hooks that edit activations.
     #[error("the prefix was computed under interventions ({interventions}); compute it with the unmodified model")]
@@ -341,7 +343,7 @@ pub enum CacheError {
         interventions: String,
     },
     /// A run with gradients would append to a cache that is not frozen.
-    #[error("a run with gradients can't add to a key-value cache; freeze it")]
+    #[error("a run with gradients can't add to a key-value cache; freeze it first")]
     Gradients,
     /// A bidirectional model cannot use a cache, since its tokens attend to later ones.
     #[error(
@@ -349,7 +351,7 @@ pub enum CacheError {
          text"
     )]
     Bidirectional,
-    /// The run skips layers, whose cache entries would fall behind.
+    /// The run skips layers, so the cache would not grow in those layers.
     #[error("a run that skips layers would leave the cache's layers at different lengths; freeze the cache first")]
     Partial,
 }

@@ -169,7 +169,7 @@ pub enum InputError {
         model: String,
     },
     /// A setting has an invalid value.
-    #[error("`{name}` is {given}; it may be {allowed}")]
+    #[error("`{name}` is {given}; expected {allowed}")]
     Setting {
         /// Name of the setting.
         name: &'static str,
@@ -187,7 +187,7 @@ pub enum InputError {
         places: Vec<usize>,
     },
     /// An array has no axis with this name.
-    #[error("there is no axis `{axis}`; the array has {}", places(axes))]
+    #[error("there is no axis `{axis}`; the axes are {}", places(axes))]
     Axis {
         /// The requested name.
         axis: String,
@@ -219,7 +219,7 @@ pub enum InputError {
         other: Option<String>,
     },
     /// An index is outside an array's axis.
-    #[error("index {place} is out of range for axis `{axis}`; the array has {}", places(axes))]
+    #[error("index {place} is out of range for axis `{axis}`; the axes are {}", places(axes))]
     Place {
         /// Name of the axis.
         axis: String,
@@ -254,8 +254,8 @@ pub enum InputError {
         /// What it needs.
         needs: &'static str,
     },
-    /// The operation needs the two runs of a prompt pair, but an ablation has only one run.
-    #[error("{what} needs pairs of prompts: an ablation has no source run to patch from")]
+    /// The operation needs the two runs of a prompt pair, but a zero or mean ablation has only one run.
+    #[error("{what} needs pairs of prompts: a zero or mean ablation has no source run to patch from")]
     NeedsPairs {
         /// What was requested.
         what: &'static str,
@@ -290,7 +290,7 @@ pub enum InputError {
     #[error("the loss predicts each next token, so it needs two consecutive unmasked tokens")]
     NothingToPredict,
     /// A hook ran the model of its own hook scope.
-    #[error("a hook ran the model of its own hook scope; inside a hook, run the scope's `model()`, which has no hooks")]
+    #[error("a hook ran the model of its own hook scope; inside a hook, run the model that the scope was created from")]
     Reentered,
     /// The tokenizer lacks a special token.
     #[error("the tokenizer has no {token} token")]
@@ -403,7 +403,7 @@ pub enum InputError {
     },
     /// A text contains words that are not in the vocabulary.
     #[error(
-        "the vocabulary of {vocabulary} tokens lacks {}{} (`hooklens vocabulary --model MODEL` lists them)",
+        "the vocabulary of {vocabulary} tokens lacks {}{} (`hooklens vocabulary --model MODEL` lists all tokens)",
         some_of(words),
         rather(nearest, first)
     )]

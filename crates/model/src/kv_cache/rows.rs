@@ -1,5 +1,6 @@
 //! Row operations: fork, select, reorder, insert.
 
+use super::state::StateShape;
 use super::{Entry, KeyValueCache};
 use crate::error::CacheError;
 
@@ -76,8 +77,8 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// Replaces the rows from `slot` on with another cache's rows, whatever their length, so that finished rows of a
-    /// batch make room for new ones. The caches may be of different kinds.
+    /// Replaces rows, starting at `slot`, with another cache's rows of any length, so that new rows can take the place
+    /// of finished ones. The caches may be of different kinds.
     ///
     /// Rows are aligned at the first column or, if a window has dropped columns, at the last. In both cases shorter
     /// rows are padded, and positions count only unmasked tokens.
@@ -161,18 +162,18 @@ impl KeyValueCache {
         self.check_whole()?;
         other.check_whole()?;
         if other.n_layers() != self.n_layers() {
-            return Err(CacheError::Layers { cache: self.n_layers(), model: other.n_layers() });
+            return Err(CacheError::Layers { cache: other.n_layers(), model: self.n_layers() });
         }
         for (layer, (mine, theirs)) in self.entries.iter().zip(&other.entries).enumerate() {
             if mine.recurrent != theirs.recurrent {
                 return Err(CacheError::OtherState {
                     layer,
-                    cache: format!("{:?}", mine.recurrent),
-                    model: format!("{:?}", theirs.recurrent),
+                    cache: StateShape::described(theirs.recurrent),
+                    model: StateShape::described(mine.recurrent),
                 });
             }
             let different = |(cache, model): &([usize; 2], [usize; 2])| cache != model;
-            if let Some((cache, model)) = mine.heads().into_iter().zip(theirs.heads()).find(different) {
+            if let Some((cache, model)) = theirs.heads().into_iter().zip(mine.heads()).find(different) {
                 return Err(CacheError::Model { layer, cache, model });
             }
             // An entry that holds nothing can't lack columns.

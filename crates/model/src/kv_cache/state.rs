@@ -30,6 +30,12 @@ pub(crate) struct StateShape {
 }
 
 impl StateShape {
+    /// What a layer with this state, or without one, caches.
+    pub(crate) fn described(state: Option<Self>) -> String {
+        let of = |Self { before, memory }: Self| format!("a recurrent state of {before:?} and {memory:?} values");
+        state.map_or("keys and values".into(), of)
+    }
+
     /// State shape of a gated delta net.
     pub(crate) fn of_net(net: GatedDelta) -> Self {
         Self { before: [net.width - 1, net.channels()], memory: [net.n_value_heads, net.d_key, net.d_value] }
@@ -111,7 +117,7 @@ impl RecurrentState {
         Self { before: before.zeros_like(), memory: memory.zeros_like() }
     }
 
-    /// Returns a copy with the rows from `row` on replaced by the rows of another state.
+    /// Returns a copy in which another state's rows replace the same number of rows, starting at `row`.
     fn with_rows(&self, row: usize, other: &Self) -> Self {
         let rows = row..row + other.rows();
         Self {
@@ -165,8 +171,8 @@ impl Entry {
         Ok(())
     }
 
-    /// The state, with the rows from `row` on replaced by the rows of another entry's state. The state of an entry that
-    /// has seen no positions is all zeros.
+    /// The state, in which the rows of another entry's state replace the same number of rows, starting at `row`. The
+    /// state of an entry that has seen no positions is all zeros.
     pub(super) fn state_with_rows(&self, row: usize, other: &Entry) -> Option<RecurrentState> {
         let like = self.state.as_ref().or(other.state.as_ref())?;
         let or_nothing = |entry: &Entry| entry.state.clone().unwrap_or_else(|| like.nothing_in(entry.batch));

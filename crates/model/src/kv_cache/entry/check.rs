@@ -65,9 +65,8 @@ impl Entry {
             return Err(CacheError::Model { layer, cache, model });
         }
         if self.recurrent != state {
-            let described =
-                |state: Option<StateShape>| state.map_or("keys and values".into(), |state| format!("{state:?}"));
-            return Err(CacheError::OtherState { layer, cache: described(self.recurrent), model: described(state) });
+            let [cache, model] = [self.recurrent, state].map(StateShape::described);
+            return Err(CacheError::OtherState { layer, cache, model });
         }
         if self.len != len {
             return Err(CacheError::Length { layer, entry: self.len, mask: len });
