@@ -1,4 +1,4 @@
-//! Throughput of reading a dump's vectors in random order, compared with plain reading of the same files.
+//! Throughput of reading a dump's vectors in random order, compared with reading the same files sequentially.
 //!
 //! `cargo bench --bench activation_store -- FOLDER POINT`, where FOLDER is a dump. To measure the disk, the system's
 //! page cache must be empty before each pass; `--drop` empties it (Linux, as root).

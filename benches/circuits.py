@@ -12,12 +12,12 @@
 
 `make` writes random weights with GPT-2 small's shape (standard deviation 0.02 with smaller output projections, as
 transformers initializes them, and tied embeddings) as `config.json` and `model.safetensors`, and random pairs as
-`pairs.jsonl`, which `hooklens attribute --pairs` reads: prompts of 15 ids, and of the corrupted prompt 5 are others.
+`pairs.jsonl`, which `hooklens attribute --pairs` reads: prompts of 15 ids, 5 of which differ in the corrupted prompt.
 The metric is the logit difference at the last position.
 
 `attribute` is `eap.attribute.attribute` with "EAP-IG-inputs". It writes the scores to FOLDER/circuit.json (`Graph.to_json`),
 which the other two commands read. `curve` is MIB's `evaluate_area_under_curve`: ten circuits, the empty one and the
-plain run. Both get token ids, without a tokenizer and a BOS token, and run on the CPU instead of CUDA.
+plain run. Both receive token ids, without a tokenizer or a BOS token, and run on the CPU instead of CUDA.
 
 `transformer-lens-4` calls `faithfulness` for the same circuits (the edges at every position) and each pair, since it
 takes one pair at a time. Each call also runs the corrupted prompt twice, the clean prompt, and the circuit without each of
@@ -84,7 +84,7 @@ def cpu_seconds():
 
 def timed(run):
     """The result of `run`, and its time and memory."""
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
     loaded, start, cpu = status("VmRSS"), time.perf_counter(), cpu_seconds()
     with open(os.devnull, "w") as quiet, contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
         made = run()
@@ -99,9 +99,9 @@ def say(args, figures, **more):
 
 
 def reference(args):
-    """EAP-IG and MIB on the CPU, with token ids, and the model."""
+    """Prepares EAP-IG and MIB to run on the CPU with token ids, and loads the model."""
     sys.path[:0] = [os.environ["MIB_CIRCUIT_TRACK"], os.environ["EAP_IG"] + "/src"]
-    # Colors of drawings, from matplotlib.
+    # This module chooses colors for drawings and needs matplotlib.
     sys.modules["eap.visualization"] = types.SimpleNamespace(get_color=None, generate_random_color=None)
     import eap.attribute
     import eap.evaluate
@@ -188,7 +188,7 @@ def transformer_lens_4(args):
     ranked = sorted(scores, key=lambda name: abs(scores[name]), reverse=True)
 
     def node(name, reads, position):
-        """Of EAP-IG's `input`, `m0`, `a0.h1`, and as what is written to `m0`, `a0.h1<q>`, `logits`."""
+        """The node that EAP-IG calls `input`, `m0` or `a0.h1`, or, as a receiver, `m0`, `a0.h1<q>` or `logits`."""
         if name in ("input", "logits"):
             return Node("embed", position) if name == "input" else Node("logits", position, layer=model.cfg.n_layers - 1)
         if name[0] == "m":

@@ -1,10 +1,10 @@
-"""Measures the Python package: against the same calls in Rust, in turns, and what a hook and a recording cost.
+"""Times the Python package, alternating with the same calls in Rust, and measures the cost of a hook and a recording.
 
     pip install wheels/hooklens-*.whl torch
     cargo build --release --bench python_bindings
     python benches/python_bindings.py MODEL target/release/deps/python_bindings-* [--tokens 256] [--rounds 3]
 
-MODEL is a folder or a name; GPT-2's shape was used for RESULTS.
+MODEL is a folder or a name; RESULTS.md has the times for GPT-2's shape.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def run(command):
 
 
 def against_rust(given):
-    """Seconds of the same work from Python and from Rust, in turns."""
+    """Prints the seconds that the same work takes from Python and from Rust, in alternating runs."""
     arguments = [given.model, str(given.tokens), str(given.repeats)]
     found = {"python": {"recording": [], "sweep": []}, "rust": {"recording": [], "sweep": []}}
     for _ in range(given.rounds):
@@ -66,7 +66,7 @@ def empty_hook(torch):
         from hooklens import HookedTransformer
     model = HookedTransformer.from_pretrained("embedded:ioi")
     ids = model.to_tokens("When Mary and John went to the store, John gave a drink to")
-    # At one point, so that the run computes the same with and without them.
+    # All hooks are at one point, so that the run computes the same with and without them.
     names = ["blocks.1.hook_resid_pre"] * 100
 
     def empty(x, hook):

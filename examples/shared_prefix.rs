@@ -1,5 +1,5 @@
-//! Runs hundreds of queries after a few-shot prompt, and compares the time of computing the prompt once for all queries
-//! with that of computing it again for each query.
+//! Runs hundreds of queries after a few-shot prompt, and compares the time to compute the prompt once for all queries
+//! with the time to compute it again for each query.
 //!
 //! ```sh
 //! cargo run --release --example shared_prefix [MODEL] [QUERIES]

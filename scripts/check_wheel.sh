@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the Python wheel, installs it into a fresh environment, and tests the module and its types:
-# `scripts/check_wheel.sh PYTHON`. Requirements (maturin, pytest, mypy, readers of tables, the wheel) are installed into
+# `scripts/check_wheel.sh PYTHON`. Requirements (maturin, pytest, mypy, table readers, the wheel) are installed into
 # the environment of PYTHON; if it has torch, the tests of `to_torch` run, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 "$python" -m pip install --quiet --retries 10 "maturin>=1.9,<2" pytest mypy einops pandas pandas-stubs duckdb polars \
   pyarrow datasets
 PATH="$(dirname "$python"):$PATH" scripts/build_wheel.sh "$work/wheels"
-# A download of at most 40 MB.
+# The wheel may have at most 40 MB.
 size="$(wc -c <"$(echo "$work"/wheels/*.whl)")"
 if [ "$size" -gt 40000000 ]; then
   echo "the wheel has $size bytes, more than 40000000" >&2

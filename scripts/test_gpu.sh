@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the test suite on Mesa's software driver, to test the GPU code paths without a GPU.
 #
-#     apt-get install mesa-vulkan-drivers libvulkan1 scripts/test_gpu.sh [NAME...]          tests whose names contain
-# one of the NAMEs (default: the list below)
+#     apt-get install mesa-vulkan-drivers libvulkan1
+#     scripts/test_gpu.sh [NAME...]          runs the tests whose names contain one of the NAMEs (default: the list below)
 #
 # Dependencies are built without optimization, except for those that compile kernels.
 set -euo pipefail

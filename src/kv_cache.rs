@@ -1,7 +1,7 @@
 //! Functions of other libraries' key-value caches.
 
-/// Functions of other libraries' key-value caches, under the names that they have there, with one trait per library. A
-/// library has no trait if its functions are only [`KeyValueCache`](crate::KeyValueCache)'s under other names.
+/// Functions of other libraries' key-value caches, under their original names, with one trait per library. A library
+/// has no trait if all its functions are methods of [`KeyValueCache`](crate::KeyValueCache) under other names.
 ///
 /// ```
 /// use hooklens::kv_cache::compat::HuggingFaceCache;

@@ -1,5 +1,5 @@
-//! With LibTorch built in, makes programs look for its libraries where the build found them, so that they need no
-//! `LD_LIBRARY_PATH`.
+//! Sets the run path of programs that are built with LibTorch to the folder where the build found its libraries, so
+//! that they don't need `LD_LIBRARY_PATH`.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -18,7 +18,7 @@ fn every_target_handles_the_inputs_of_its_corpus() {
             println!("{}", input.display());
             run(&fs::read(input).unwrap());
         }
-        // No corpus needs files for these.
+        // These inputs need no files in the corpus.
         run(b"");
         run(&[0xff; 64]);
     }

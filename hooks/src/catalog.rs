@@ -130,8 +130,8 @@ impl Catalog {
         Catalog { points, by_name: ids, ..self.clone() }
     }
 
-    /// The error if a name asks for a layer that the model does not have: `blocks.9.hook_z`, or `encoder.9` if there
-    /// are two stacks.
+    /// The error for a name with a layer that the model does not have: `blocks.9.hook_z`, or `encoder.9` if there are
+    /// two stacks.
     pub(crate) fn other_layer(&self, asked: &str) -> Option<HookError> {
         let (stack, rest) = asked.split_once('.')?;
         let layer: isize = rest.split('.').next()?.parse().ok()?;

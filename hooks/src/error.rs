@@ -256,7 +256,7 @@ pub enum HookError {
     },
     /// The selection has a different number of positions in different rows of a padded batch.
     #[error(
-        "positions {asked} are {least} tokens in one row and {most} in another; record all positions, or use rows of \
+        "positions {asked} are {least} tokens in one row but {most} in another; record all positions, or use rows of \
          equal length"
     )]
     UnevenPositions {

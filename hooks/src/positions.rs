@@ -11,7 +11,7 @@ use crate::rows::Rows;
 /// Token positions within each row's text. Negative numbers count from the end.
 ///
 /// Padding does not count as a position: in a padded batch, -1 is each row's last token, whichever column holds it.
-/// Tokens in a key-value cache are part of the text, which ends with the last token run so far.
+/// Tokens in a key-value cache are part of the text, which ends with the last token that the model has processed.
 ///
 /// - `5`, `-1`: one position.
 /// - `2..5`, `-3..`, `..2`: a half-open range.
@@ -262,7 +262,7 @@ pub trait ResolvePositions {
     /// Resolves the positions to a range in a run of `len` tokens.
     ///
     /// # Errors
-    /// [`HookError::Positions`] if the range is empty or out of bounds, [`HookError::NoRange`] for a list or for
+    /// [`HookError::Positions`] if the range is empty or out of bounds, or [`HookError::NoRange`] for a list or for
     /// per-row positions.
     fn resolve(&self, len: usize) -> Result<Range<usize>, HookError>;
 
@@ -276,7 +276,7 @@ pub trait ResolvePositions {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Positions`] if a position is out of bounds or there are none, [`HookError::NoRange`] for per-row
+    /// [`HookError::Positions`] if a position is out of bounds or there are none, or [`HookError::NoRange`] for per-row
     /// positions.
     fn places(&self, len: usize) -> Result<Vec<usize>, HookError>;
 

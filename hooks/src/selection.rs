@@ -172,7 +172,7 @@ pub trait ResolveOne {
     /// ```
     ///
     /// # Errors
-    /// Same as [`Selection::resolve`], and [`HookError::NotOne`] if the selection has several points or none.
+    /// Same as [`Selection::resolve`], and [`HookError::NotOne`] if the selection names several points or none.
     fn resolve_one(&self, catalog: &Catalog) -> Result<PointId, HookError>;
 }
 

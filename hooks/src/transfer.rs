@@ -54,7 +54,7 @@ fn note(change: impl FnOnce(&mut Transfers)) {
     SO_FAR.set(so_far);
 }
 
-/// Counts one read of all this data.
+/// Counts all this data as one read.
 pub(crate) fn note_read<'d>(data: impl IntoIterator<Item = &'d TensorData>) {
     let bytes: usize = data.into_iter().map(|data| data.as_bytes().len()).sum();
     note(|so_far| {

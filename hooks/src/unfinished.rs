@@ -115,7 +115,7 @@ impl Unfinished {
     /// The open file.
     ///
     /// # Errors
-    /// Fails only after the file is finished.
+    /// An error if the file is already finished.
     pub fn as_file(&self) -> io::Result<&File> {
         match &self.place {
             Place::Hidden { file, .. } => Ok(file.as_file()),
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(count(folder.path()), 0);
     }
 
-    /// Sequential output is written to pipes, which stay pipes.
+    /// Sequential output to a pipe goes into the pipe, instead of replacing it with a regular file.
     #[cfg(unix)]
     #[test]
     fn pipes_are_written_to() {

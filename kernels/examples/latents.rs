@@ -51,7 +51,7 @@ fn main() {
                 least(|| times(&sparse, View2::row_major(&matrix, latents, width).into(), None, &mut output));
             println!(
                 "{latents:6} x {width:4}, {rows:3} tokens, {active} active: product {dense:8.3} ms, rows {gathered:7.3} ms ({:.3}), \
-                 with the search for them {:.3}; choosing them {kept:.3} ms",
+                 including finding the latents {:.3}; choosing the latents {kept:.3} ms",
                 gathered / dense,
                 (gathered + found) / dense
             );

@@ -149,7 +149,7 @@ fn rounds_rows(isa: Isa, rows: usize, b: &Matrix) -> Option<Rounding> {
     b.rounding().filter(|rounding| !rounding.half_sums)
 }
 
-/// For many rows of A, some of whose products round them: rounds them once, rather than in every task.
+/// For many rows of A: if some products round the rows, rounds them once, rather than in every task.
 fn of_rounded(isa: Isa, a: View2, products: Vec<Product>) {
     let mut by_rounding: Vec<(Option<Rounding>, Vec<Product>)> = Vec::new();
     for Product { b, bias, c, ldc } in products {
@@ -172,7 +172,8 @@ fn of_rounded(isa: Isa, a: View2, products: Vec<Product>) {
     }
 }
 
-/// Checks that the products fit A and makes their C writable in tiles. Each element of A stands for `rows` rows of B.
+/// Checks that the products fit A and makes their C writable in tiles. Each element of A corresponds to `rows`
+/// rows of B.
 pub(crate) fn tiled<'a>(a: View2, products: Vec<Product<'a>>, rows: usize) -> Vec<TiledProduct<'a>> {
     let tiled = |Product { b, bias, c, ldc }| {
         let c = OutTile::new(c, (a.rows(), b.cols()), ldc);
@@ -361,7 +362,7 @@ fn multiply_direct<T: Element>(
 mod tests {
     use super::*;
 
-    /// Does not depend on this machine's number of threads, or on whether `gemm_each` would choose this path.
+    /// This test does not depend on the machine's number of threads, or on whether `gemm_each` would choose this path.
     #[test]
     fn whole_rows_are_the_product() {
         let numbers = |len: usize, seed: usize| -> Vec<f32> {

@@ -93,8 +93,8 @@ pub fn with_isa<R>(isa: Isa, f: impl FnOnce() -> R) -> R {
 }
 
 /// Defines `fn $name(isa, args…)`, which runs the `#[inline(always)]` generic `$body::<FMA>(args…)`. The body is
-/// compiled once per instruction set, so that the compiler vectorizes it with that set's registers. `FMA` tells the
-/// body whether `f32::mul_add` is a single instruction.
+/// compiled once per instruction set, so that the compiler vectorizes it with that set's registers. `FMA` says
+/// whether `f32::mul_add` is a single instruction.
 macro_rules! multiversion {
     ($(#[$meta:meta])* fn $name:ident $(<$element:ident: $bound:ident>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
         $(#[$meta])*

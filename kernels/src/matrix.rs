@@ -85,7 +85,7 @@ impl Matrix<'_> {
         with_view!(self, _view => None, packed => Some(*packed))
     }
 
-    /// For a product with some of the other factor's rows, the first of which is row `first`.
+    /// The same matrix, for a product with some rows of the other factor, starting with row `first`.
     pub(crate) fn starting_at(self, first: usize) -> Self {
         match self {
             Matrix::Packed(packed) => Matrix::Packed(packed.starting_at(first)),
@@ -98,7 +98,7 @@ impl Matrix<'_> {
         with_view!(self, _view => None, packed => packed.rounding())
     }
 
-    /// The same matrix, whose products do not round the other factor.
+    /// The same matrix, but its products do not round the other factor.
     pub(crate) fn exact(self) -> Self {
         match self {
             Matrix::Packed(packed) => Matrix::Packed(packed.exact()),

@@ -23,9 +23,9 @@ pub struct Norm<'a> {
     pub kind: Kind,
     /// Added to the mean square.
     pub eps: f32,
-    /// Factor on each normalized column `[cols]`.
+    /// Factor for each normalized column, `[cols]`.
     pub weight: Option<&'a [f32]>,
-    /// Added to each column after the factor `[cols]`.
+    /// Added to each column after it is multiplied by `weight`, `[cols]`.
     pub bias: Option<&'a [f32]>,
 }
 

@@ -4,8 +4,8 @@ use crate::team::Team;
 use rayon::prelude::*;
 use std::sync::{Mutex, PoisonError};
 
-/// Runs `work(0)` to `work(count - 1)`, in any order. Uses the team, or rayon's pool if this is one of its threads or
-/// the team is busy with another thread's work.
+/// Runs `work(0)` to `work(count - 1)`, in any order. Uses the team, or rayon's pool if this is one of rayon's threads
+/// or the team is busy with another thread's work.
 pub(crate) fn each(count: usize, work: impl Fn(usize) + Send + Sync) {
     if count <= 1 {
         return (0..count).for_each(work);

@@ -40,7 +40,7 @@ impl<'a, T: Element> View2<'a, T> {
     /// A view with arbitrary strides (in elements).
     ///
     /// # Panics
-    /// If any element lies outside `data`.
+    /// If any element is outside `data`.
     pub fn new(
         data: &'a [T],
         offset: usize,
@@ -172,7 +172,7 @@ impl<'a> OutTile<'a> {
         if rows == 0 || cols == 0 {
             return Self { rows, cols, ..self };
         }
-        // SAFETY: the block is not empty and lies inside the matrix, which lies inside one slice.
+        // SAFETY: the block is not empty and is inside the matrix, which is inside one slice.
         let ptr = unsafe { self.ptr.add(r * self.row_stride + c) };
         Self { ptr, rows, cols, ..self }
     }

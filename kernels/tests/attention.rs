@@ -41,7 +41,7 @@ fn reference(at: Attention, q: HeadsView, k: HeadsView, v: HeadsView, (b, i, h):
     z
 }
 
-/// Slopes, masks and positions of a request, some of which are enabled.
+/// Slopes, masks and positions of an attention call, some of which are enabled.
 struct Rules {
     slopes: Vec<f32>,
     valid: Vec<bool>,
@@ -172,7 +172,7 @@ fn hidden_keys_may_hold_anything() {
     });
 }
 
-/// For each batch row the row it reads, with all keys and values.
+/// For each batch row, the stored row that it reads; and all keys and values.
 type Stored = (Vec<usize>, Vec<f32>, Vec<f32>);
 
 /// Attention over blocks of keys, some shared by several rows, equals attention over the concatenated keys.

@@ -205,7 +205,7 @@ fn products_of_bf16_are_those_of_widened_numbers() {
         let bias = (round % 3 == 0).then_some(&bias[..]);
         let mut c = vec![7.0; m * n];
         if gemm_each_bf16(av, vec![Product { b: bv.into(), bias, c: &mut c, ldc: n }]).is_err() {
-            eprintln!("NOT RUN: this processor has no products of bf16, or memory is not aligned for them");
+            eprintln!("NOT RUN: this processor has no bf16 products, or memory is not aligned for them");
             continue;
         }
         let wide: Vec<f32> = a.iter().map(|x| x.widened()).collect();

@@ -158,7 +158,7 @@ fn products_of_a_row_with_outliers_are_exact() {
                     assert!(error <= 1e-6, "{isa:?}, {format:?}, {count} of {size:e}: {error:e}");
                 }
             }
-            // Zeros, and a row that has no form in integers.
+            // Zeros, and a row that can't be converted to integers.
             let bytes = blocks(&mut random, format, 256, 1);
             let packed = Packed::new(&bytes, format, 256, Order::AsIs);
             for (value, expected) in [(0.0, Some(3.0)), (f32::NAN, None), (f32::INFINITY, None), (1e-40, Some(3.0))] {
@@ -174,8 +174,8 @@ fn products_of_a_row_with_outliers_are_exact() {
     });
 }
 
-/// As llama.cpp rounds before a product: to a scale and integers up to 127 per block, whose scale has 16 bits in blocks
-/// of 32.
+/// Rounds as llama.cpp does before a product: each block to a scale and integers up to 127. Scales of blocks of 32 have
+/// 16 bits.
 fn rounded(a: &[f32], block: usize) -> Vec<f64> {
     let of = |x: &[f32]| {
         let largest = x.iter().fold(0f32, |most, x| most.max(x.abs()));
@@ -275,7 +275,7 @@ fn rows_that_are_not_contiguous_are_refused() {
             done.is_ok()
         };
         assert_eq!(product(turned, None), m == 1);
-        // So are rows of another length, and a bias of another length.
+        // Rows of another length and a bias of another length are rejected, too.
         assert!(!product(View2::row_major(&a, m, 31), None));
         assert!(!product(View2::row_major(&a, m, 32), Some(&[])));
         assert!(product(View2::row_major(&a, m, 32), Some(&[0.0])));

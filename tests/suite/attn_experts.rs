@@ -104,7 +104,7 @@ fn sizes_that_do_not_fit_are_named() {
                 .with_kv_heads(2)
                 .with_attn_experts(AttnExperts { count: 3, per_token: 2 })
         ),
-        "invalid `attn_experts`: 3 experts with 2 heads each have 6 heads in total, not 8"
+        "invalid `attn_experts`: 3 experts with 2 key/value heads need a multiple of 6 heads, not 8"
     );
     let none = Some(AttnExperts { count: 3, per_token: 4 });
     assert_eq!(

@@ -170,10 +170,10 @@ fn damaged_circuit_files_are_refused() {
     let good = read("circuit_mib.json");
     let whole = Circuit::full(&graph).to_json();
     for (text, expected) in [
-        ("", "not a circuit"),
-        ("null", "not a circuit"),
-        ("[]", "not a circuit"),
-        ("{\"cfg\": null}", "not a circuit"),
+        ("", "cannot read the circuit"),
+        ("null", "cannot read the circuit"),
+        ("[]", "cannot read the circuit"),
+        ("{\"cfg\": null}", "cannot read the circuit"),
         (&good.replace("\"n_layers\": 2", "\"n_layers\": 3"), "2 sequential layers"),
         (&good.replace("input->a0.h0<q>", "input->a0.h9<q>"), "no receiver `a0.h9<q>`; did you mean"),
         (&good.replace("input->a0.h0<q>", "m1->a0.h0<q>"), "1_mlp writes after L0H0.q has read"),

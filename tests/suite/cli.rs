@@ -268,15 +268,15 @@ fn wrong_usage_is_two_and_failure_is_one() {
     }
     for (failing, says) in [
         (&["--prompt", "red", "--hooks", "blocks.0.attn.hook_patern"][..], "did you mean `blocks.0.attn.hook_pattern`"),
-        (&["--prompt", "red", "--hooks", "*hook_mlp_out"], "it has no MLP"),
+        (&["--prompt", "red", "--hooks", "*hook_mlp_out"], "this layer has no MLP"),
         (&["--tokens", "0,1;0,63"], "prompt 2: token 63 at row 0, position 1 is outside the vocabulary of 63"),
         (&["--prompt", ""], "empty"),
         (&["--prompt", "quux"], "the vocabulary of 63 tokens lacks `quux`"),
         (&["--prompt", "red", "--positions", "7"], "2 positions"),
         (&["--tokens", "0,1,2,3;0,1", "--positions", "2"], "prompt 2: position 2 is not within the 2 positions"),
         (&["--prompts", "/no/such/file"], "/no/such/file"),
-        (&["--prompt", "red fox", "--concatenate", "4"], "`len` is 4; it may be at most 3"),
-        (&["--prompt", "red fox", "--concatenate", "1"], "`len` is 1; it may be 2 or more"),
+        (&["--prompt", "red fox", "--concatenate", "4"], "`len` is 4; expected at most 3"),
+        (&["--prompt", "red fox", "--concatenate", "1"], "`len` is 1; expected 2 or more"),
     ] {
         let (code, _, err) = dump(folder.path(), "x.safetensors", failing);
         assert!(code == 1 && err.contains(says), "{failing:?}: {code} {err}");

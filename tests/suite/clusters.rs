@@ -105,10 +105,16 @@ fn some_tasks_again_are_told_apart() {
         [("auto", array("0", "1")), ("auto", array("1", "2")), ("auto/3", vec![("JOB_COMPLETION_INDEX", "0")])]
     {
         let (code, said) = ran(path, &auto(shard, "all"), &job);
-        assert!(code == 2 && said.contains("contains shards of a job of 4") && said.contains("--shard I/4"), "{said}");
+        assert!(
+            code == 2 && said.contains("contains shards of a job with 4 tasks") && said.contains("--shard I/4"),
+            "{said}"
+        );
     }
     let (code, said) = ran(path, &auto("1/5", "all"), &[]);
-    assert!(code == 2 && said.contains("--shard is of 5 tasks, but all contains shards of a job of 4"), "{said}");
+    assert!(
+        code == 2 && said.contains("--shard specifies 5 tasks, but all contains shards of a job with 4 tasks"),
+        "{said}"
+    );
     assert_eq!(fs::read_dir(path.join("all")).unwrap().count(), 1);
     let by_hand = [&DUMP[..], &["--no-share-prefix", "--shard", "2/4", "--out", "all"]].concat();
     assert_eq!(ran(path, &by_hand, &[]).0, 0);

@@ -128,7 +128,7 @@ fn classes_of_dictionary_learning_are_those_that_are_named() {
         assert!(message.contains(expected), "{message}");
     }
     let other = changed("dl-topk", "config.json", |config| config["trainer"]["k"] = 5.into());
-    assert!(refused(Dictionary::open(other.path())).ends_with("`k` is 5, but the tensor has 4"));
+    assert!(refused(Dictionary::open(other.path())).ends_with("`k` is 5 here, but the tensor `k` in the weights is 4"));
 }
 
 /// Old SAELens settings of the activation function are applied, or rejected by name, and so are excluded positions.

@@ -370,8 +370,8 @@ fn shards_merged_are_the_whole() {
     let error = |given: &[usize]| {
         merge(&shards, &given.iter().map(|index| of(*index)).collect::<Vec<_>>()).unwrap_err().to_string()
     };
-    assert!(error(&[1, 3]).contains("no shard has prompt"), "{}", error(&[1, 3]));
-    assert!(error(&[1, 2, 2, 3]).contains("two shards have prompt"), "{}", error(&[1, 2, 2, 3]));
+    assert!(error(&[1, 3]).contains("no shard contains prompt"), "{}", error(&[1, 3]));
+    assert!(error(&[1, 2, 2, 3]).contains("two shards contain prompt"), "{}", error(&[1, 2, 2, 3]));
     assert!(error(&[]).contains("no shards"), "{}", error(&[]));
     let outside = merge(of(1), &[of(2)]).unwrap_err().to_string();
     assert!(outside.contains("must be in a folder inside"), "{outside}");

@@ -458,7 +458,7 @@ fn norms_of_sums_have_points_where_they_stand() {
     let record = |point: &str| model.run(([5, 6], [3]), Record::new(point)).unwrap_err().to_string();
     assert!(record("decoder_final_ln.hook_normalized").contains("after each sublayer"));
     let message = t5("t5").run(([5, 6], [3]), Record::new("hook_pos_embed")).unwrap_err().to_string();
-    assert!(message.contains("its positions are relative"), "{message}");
+    assert!(message.contains("the model uses relative position biases"), "{message}");
     // An edit affects everything after it: here, the last norm of the block.
     let edit = at(normalized).edit(|x: Tensor<3>, _| x * 0.0 + 1.0);
     let run =

@@ -1071,7 +1071,7 @@ fn bad_input_of_graphs() {
         (new().likely(0, 0.9), "the number of likely tokens is 0"),
         (new().likely(3, f64::NAN), "the probability of likely tokens is NaN"),
         (new().exclude_positions(99), "the number of excluded positions is 99"),
-        (batch_size(new(), 0), "a batch size is 0"),
+        (batch_size(new(), 0), "the batch size is 0"),
         (new().target(GraphTarget::id(&model, 1 << 30)), "the model has no logit for token"),
         (new().target(GraphTarget::direction("up", vec![1.0])), "up has 1 elements, but the model's width is 64"),
     ] {
@@ -1090,7 +1090,7 @@ fn bad_input_of_graphs() {
     for edit in [FeatureEdit::set(9, 0, 0, 1.0), FeatureEdit::set(0, 99, 0, 1.0), FeatureEdit::set(0, 1, 1 << 20, 1.0)]
     {
         let message = intervene(&model, "When Mary", &replacement, &[edit], Hold::Nothing).unwrap_err().to_string();
-        assert!(message.contains("the graph has no node"), "{message}");
+        assert!(message.contains("cannot be used here; expected "), "{message}");
     }
     assert!(graph.heads(&model, &replacement, 1 << 20).unwrap_err().to_string().contains("1048576"));
     let pairs =

@@ -86,7 +86,7 @@ fn points_are_those_of_the_parts() {
         message("blocks.1.hook_attn_out")
     );
     assert!(message("blocks.1.attn.hook_pattern").contains("this layer has only an MLP"));
-    assert!(message("blocks.0.hook_mlp_out").contains("it has no MLP"));
+    assert!(message("blocks.0.hook_mlp_out").contains("this layer has no MLP"));
     let stream = model.analyze(&cache).unwrap().stream(Stage::BeforeMlp(0)).map(drop);
     assert!(matches!(stream, Err(Error::Input(InputError::NoMlp { layer: 0, .. }))));
 }

@@ -184,7 +184,7 @@ fn a_graph_is_a_circuit_of_latents() {
     let other = "When Mary and Anna went to the store, John gave a drink to";
     let elsewhere = spliced.ablating(other, Ablation::Zero).logit_diff("Mary", "John").unwrap();
     let message = graph.circuit(&every, &elsewhere.nodes(&sites).unwrap()).unwrap_err().to_string();
-    assert!(message.contains("4 Anna") && message.contains("token of the graph"), "{message}");
+    assert!(message.contains("4 Anna") && message.contains("position of the graph"), "{message}");
     let shorter = spliced.ablating("When Mary", Ablation::Zero).logit_diff("Mary", "John").unwrap();
     assert!(graph.circuit(&every, &shorter.nodes(&sites).unwrap()).is_err());
     let everywhere = patching.nodes(&Sites::new("*hook_sae_acts_post").per([Axis::Feature])).unwrap();
@@ -206,7 +206,10 @@ fn circuits_of_nodes_are_not_combined_with_others() {
     let (all, placed) = (patching.nodes(&heads).unwrap(), patching.nodes(&by_position).unwrap());
     let scores = patching.sweep(&heads).unwrap();
     let message = placed.best(&scores, Selection::Top, 3).unwrap_err().to_string();
-    assert!(message.contains("the nodes of the scores are others: they are 4 layer x 4 head"), "{message}");
+    assert!(
+        message.contains("the nodes of the scores differ from the circuit's: they are 4 layer x 4 head"),
+        "{message}"
+    );
     assert!(all.jaccard(&placed).is_err() && patching.run_nodes(&[all.clone(), placed.clone()]).is_err());
     assert!(patching.run_nodes(&[]).is_err());
     let message = all.only([[4, 0]]).unwrap_err().to_string();

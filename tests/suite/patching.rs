@@ -374,5 +374,5 @@ fn shuffled_pairs_take_patches_from_other_examples() {
     let message = error(patching(&clean[..1]));
     assert!(message.contains("example 0 is the only one with 5 tokens; add others of that length"), "{message}");
     let zeros = Patching::ablating(&model, "When Mary", Ablation::Zero, metric.clone()).unwrap();
-    assert!(error(zeros).contains("zeros or means"));
+    assert!(error(zeros).contains("zero and mean patches"));
 }

@@ -207,7 +207,7 @@ fn what_makes_no_histogram_is_said() {
     let message = Histogram::new("x", (0..8).map(|n| (n.to_string(), [1.0]))).unwrap_err().to_string();
     assert_eq!(message, "8 series are more than the 7 that can be told apart; choose fewer");
     let made = || Histogram::of("x", [1.0, 2.0]).unwrap();
-    assert_eq!(made().bins(0).unwrap_err().to_string(), "0 bins were requested; a histogram has 1 to 2000");
+    assert_eq!(made().bins(0).unwrap_err().to_string(), "0 bins were requested; a histogram can have 1 to 2000");
     assert!(matches!(made().bins(2_001), Err(PlotError::Bins { .. })));
     // Any finite numbers can be counted and drawn.
     for hostile in [vec![3.0], vec![3.0, 3.0], vec![f64::MIN, f64::MAX], vec![1e-320, 0.0], vec![-1e300, 0.0, 1e300]] {

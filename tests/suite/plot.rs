@@ -149,7 +149,7 @@ fn a_png_has_the_scale_that_is_given() {
         assert_eq!(png_size(&map.to_png(scale).unwrap()), [width * scale, height * scale]);
     }
     let message = map.to_png(3).unwrap_err().to_string();
-    assert_eq!(message, "a PNG has 1, 2 or 4 pixels per unit; 3 was given");
+    assert_eq!(message, "a PNG can have 1, 2 or 4 pixels per unit; 3 was given");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn no_label_is_left_out_in_silence() {
         let picture = Element::parsed(&svg);
         let texts = picture.texts();
         let shown = texts.iter().filter(|text| text.ends_with(".q")).count();
-        assert!(texts.contains(&format!("receiver ({shown} of 300 labels, the strongest)").as_str()), "{texts:?}");
+        assert!(texts.contains(&format!("receiver ({shown} of 300 labels, largest values)").as_str()), "{texts:?}");
         assert!(texts.contains(&format!("L{strongest}H0.q").as_str()));
     }
 }

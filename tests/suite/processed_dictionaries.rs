@@ -208,8 +208,8 @@ fn commands_refuse_a_model_processed_otherwise_and_note_only_what_they_do_not_ob
         assert!(code == Some(1) && message.contains(expected), "{command}: {message}");
         let (code, message) = run(command, &[more, &["--process", "standard"]].concat());
         assert_eq!(code, Some(0), "{command}: {message}");
-        let noted =
-            message.contains("trained on prompts without a beginning-of-sequence token, but these are with one");
+        let noted = message
+            .contains("trained on prompts without a beginning-of-sequence token, but these prompts are with one");
         assert_eq!(noted, !obeys, "{command}: {message}");
     }
 }

@@ -100,9 +100,9 @@ fn tokenizers() {
         (with_merges(&list("[]", 4_000_000)), "a merge does not have two tokens"),
         (with_merges(&list(r#"["a", "b"]"#, 1_000_000)), "`b` is not in the vocabulary"),
         (with_merges(&list(r#""ab""#, 2_000_000)), "`ab` is not a pair of tokens"),
-        (model_last("normalizer", &list("0", 5_000_000)), r#"up to "normalizer", are too large"#),
+        (model_last("normalizer", &list("0", 5_000_000)), r#"(limit reached at "normalizer")"#),
         (model_last("added_tokens", &list("{}", 2_000_000)), "its `added_tokens` is invalid: missing field `id`"),
-        (model_last("more", &list(r#"{"": 0}"#, 1_000_000)), r#"up to "more", are too large"#),
+        (model_last("more", &list(r#"{"": 0}"#, 1_000_000)), r#"(limit reached at "more")"#),
         (list("0", 5_000_000), "the tokenizer is not an object"),
     ] {
         fs::write(&path, text).unwrap();

@@ -107,11 +107,23 @@ fn a_template_does_not_run_or_write_forever() {
     for (template, words) in [
         (format!("{many}{many}{{% endfor %}}{{% endfor %}}"), "the template takes more than 10000000 steps"),
         (format!("{many}{{{{ 'x' * 100000 }}}}{{% endfor %}}"), "the template's output is longer than 67108864 bytes"),
-        ("{{ 'a'|indent(10000000000000000) }}".into(), "`indent` by 10000000000000000 exceeds the maximum of 1000"),
-        ("{{ 'a'|indent(width=1001) }}".into(), "`indent` by 1001 exceeds the maximum of 1000"),
-        ("{{ [1]|batch(1000000000000) }}".into(), "`batch` by 1000000000000 exceeds the maximum of 1000"),
-        ("{{ [1]|slice(1000000000000) }}".into(), "`slice` by 1000000000000 exceeds the maximum of 1000"),
-        ("{{ '%999999999999d'|format(1) }}".into(), "`format` by 999999999999 exceeds the maximum of 1000"),
+        (
+            "{{ 'a'|indent(10000000000000000) }}".into(),
+            "the filter `indent` was given 10000000000000000, but the maximum is 1000",
+        ),
+        ("{{ 'a'|indent(width=1001) }}".into(), "the filter `indent` was given 1001, but the maximum is 1000"),
+        (
+            "{{ [1]|batch(1000000000000) }}".into(),
+            "the filter `batch` was given 1000000000000, but the maximum is 1000",
+        ),
+        (
+            "{{ [1]|slice(1000000000000) }}".into(),
+            "the filter `slice` was given 1000000000000, but the maximum is 1000",
+        ),
+        (
+            "{{ '%999999999999d'|format(1) }}".into(),
+            "the filter `format` was given 999999999999, but the maximum is 1000",
+        ),
         ("{{ 'a' * 10000000000 }}".into(), "too large"),
     ] {
         let message = chat(&template).unwrap_err();

@@ -188,23 +188,23 @@ fn what_cannot_be_looked_at_is_said() {
     assert!(message(TopExamples::new("*hook_resid_post").neuron(5)).contains("names 4 points; expected exactly one"));
     assert_eq!(
         message(TopExamples::new(hook::resid_post(1)).neuron(64)),
-        "`neuron` is 64; it may be 0 to 63: `blocks.1.hook_resid_post` [batch, pos, d_model] is 64 wide"
+        "`neuron` is 64; expected 0 to 63: `blocks.1.hook_resid_post` [batch, pos, d_model] is 64 wide"
     );
     assert_eq!(
         message(TopExamples::new(hook::z(1)).neuron(0)),
-        "`head` is not chosen; it may be a head of `blocks.1.attn.hook_z` [batch, pos, head, d_head]"
+        "`head` is not chosen; expected a head of `blocks.1.attn.hook_z` [batch, pos, head, d_head]"
     );
     assert_eq!(
         message(TopExamples::new(hook::z(1)).head(4).neuron(0)),
-        "`head` is 4; it may be 0 to 3: `blocks.1.attn.hook_z` [batch, pos, head, d_head] has 4 heads"
+        "`head` is 4; expected 0 to 3: `blocks.1.attn.hook_z` [batch, pos, head, d_head] has 4 heads"
     );
     assert_eq!(
         message(TopExamples::new("mlp_post0").head(1).neuron(0)),
-        "`head` is 1; it may be left out: `blocks.0.mlp.hook_post` [batch, pos, d_mlp] has no heads"
+        "`head` is 1; expected no head: `blocks.0.mlp.hook_post` [batch, pos, d_mlp] has no heads"
     );
     assert!(
         message(TopExamples::new("mlp_post0"))
-            .starts_with("`neuron` is not chosen; it may be an index on the last axis of")
+            .starts_with("`neuron` is not chosen; expected an index on the last axis of")
     );
     let direction = Tensor::ones([3], &device());
     assert_eq!(
@@ -213,14 +213,14 @@ fn what_cannot_be_looked_at_is_said() {
     );
     assert_eq!(
         message(TopExamples::new("pattern0").neuron(0)),
-        "`point` is `blocks.0.attn.hook_pattern` [batch, head, query, key]; it may be a point with axes \
+        "`point` is `blocks.0.attn.hook_pattern` [batch, head, query, key]; expected a point with axes \
          [batch, pos, d] or [batch, pos, head, d]"
     );
     assert_eq!(
         message(TopExamples::new("hook_tokens").neuron(0)),
         "`hook_tokens` holds integers, but floats were requested"
     );
-    assert_eq!(message(TopExamples::new("mlp_post0").neuron(0).k(0)), "`k` is 0; it may be 1 or more");
+    assert_eq!(message(TopExamples::new("mlp_post0").neuron(0).k(0)), "`k` is 0; expected 1 or more");
     let asked = TopExamples::new("mlp_post0").neuron(0);
     let none: [&str; 0] = [];
     assert_eq!(

@@ -10,13 +10,13 @@ use crate::cache::Cache;
 use crate::enter::enter;
 use crate::model::Model;
 
-/// Where a stream is decomposed, and which part of it.
+/// Where the residual stream is decomposed, and for which rows and positions.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Place {
     /// The layer before which the stream is decomposed; the final stream if `None`.
     layer: Option<isize>,
-    /// Before the layer's MLP instead.
+    /// Whether to decompose the stream before the layer's MLP instead.
     mlp_input: bool,
     /// Rows `start..end`; all if `None`.
     rows: Option<(usize, usize)>,
@@ -24,7 +24,7 @@ pub(crate) struct Place {
     positions: Option<Vec<isize>>,
 }
 
-/// The stage before a layer or its MLP; the final one for the number of layers.
+/// The stage before a layer or its MLP; the final stage if `layer` is the number of layers.
 pub(crate) fn stage_of(model: &HookedTransformer, layer: isize, mlp_input: bool) -> Stage {
     match () {
         () if mlp_input => Stage::BeforeMlp(layer),
@@ -76,7 +76,8 @@ impl From<Answer> for TokenChoice {
 }
 
 impl Model {
-    /// Decomposes the recorded stream, and divides the components by the scale of the norm that reads it with `apply_ln`.
+    /// Decomposes the recorded stream. With `apply_ln`, also divides the components by the scale of the norm that reads
+    /// it.
     fn stack(
         &self,
         py: Python<'_>,
@@ -96,7 +97,7 @@ impl Model {
         })
     }
 
-    /// Computes with vectors of the stream, `[component, batch, pos, d_model]`.
+    /// Runs a computation on vectors of the stream, `[component, batch, pos, d_model]`.
     fn with_vectors(
         &self,
         py: Python<'_>,
@@ -118,7 +119,7 @@ impl Model {
 
 #[pymethods]
 impl Model {
-    /// The stream before each layer, and after each sublayer with `sublayers`.
+    /// The stream before each layer; with `sublayers`, also between its sublayers.
     fn accumulated_resid(
         &self,
         py: Python<'_>,
@@ -151,7 +152,7 @@ impl Model {
         })
     }
 
-    /// The stream by heads, MLPs or neurons, embeddings and biases.
+    /// The stream as a sum of heads, MLPs or neurons, embeddings and biases.
     fn full_resid_decomposition(
         &self,
         py: Python<'_>,

@@ -166,7 +166,7 @@ impl Array {
         };
         let rank = data.shape().len();
         if !(1..=6).contains(&rank) {
-            return Err(PyValueError::new_err(format!("an array needs 1 to 6 axes, not {rank}")));
+            return Err(PyValueError::new_err(format!("an array must have 1 to 6 axes, not {rank}")));
         }
         let tensor = FlexTensor::from_data(data);
         let address = start_of(&tensor);

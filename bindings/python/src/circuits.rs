@@ -49,8 +49,8 @@ impl EdgeScores {
         Labeled::new(self.scores.scores.clone())
     }
 
-    /// The circuit of the best edges: `top` by magnitude, `most-helpful` by sign, or grown from the
-    /// logits, `greedy` or `greedy-helpful`.
+    /// The circuit of the best edges: `top` by magnitude, `most-helpful` by sign, or grown from the logits (`greedy` or
+    /// `greedy-helpful`).
     #[pyo3(signature = (count, selection="top"))]
     fn circuit(&self, py: Python<'_>, count: usize, selection: &str) -> PyResult<Circuit> {
         let chosen = best_edges(&self.scores, selection_named(selection)?, count);
@@ -95,7 +95,7 @@ impl Circuit {
         self.edges.edges().map(|(sender, receiver)| (sender.to_string(), receiver.to_string())).collect()
     }
 
-    /// The edges of the model that the circuit does not have.
+    /// The edges of the model that are not in the circuit.
     fn complement(&self) -> Self {
         Self { edges: self.edges.complement() }
     }
@@ -164,7 +164,7 @@ impl PatchingTask {
         self.ablating(py, ablation, |patching| faithfulness_of(&patching.run_circuits(&circuits)?))
     }
 
-    /// Faithfulness of circuits that keep growing shares of the edges; CPR and CMD as MIB defines them.
+    /// Faithfulness of circuits with increasing shares of the edges, and CPR and CMD as MIB defines them.
     #[pyo3(signature = (scores, selection="top", shares=None, ablation="patching"))]
     fn faithfulness(
         &self,
@@ -182,7 +182,8 @@ impl PatchingTask {
         })
     }
 
-    /// Faithfulness with everything outside a circuit ablated, and the worst over subsets of it.
+    /// Faithfulness with everything outside a circuit ablated, and the worst faithfulness with only a subset of it
+    /// ablated.
     #[pyo3(signature = (circuit, steps=5, subsets=20, ablation="patching"))]
     fn adversarial_ablation(
         &self,

@@ -111,7 +111,11 @@ impl Dictionary {
                 "b_enc" => weights.encoder_bias.into(),
                 "W_dec" => weights.decoder.into(),
                 "b_dec" => weights.decoder_bias.into(),
-                _ => return Err(Error::Other(format!("a dictionary has no weight {name:?}").into())),
+                _ => {
+                    return Err(Error::Other(
+                        format!("the weight must be W_enc, b_enc, W_dec or b_dec, not {name:?}").into(),
+                    ));
+                }
             };
             Array::shared(&activation)
         })

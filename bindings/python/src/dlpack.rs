@@ -73,7 +73,7 @@ struct Manager {
     _memory: Memory,
 }
 
-/// A capsule with the array, without a copy. `versioned` is what the consumer understands.
+/// A capsule with the array, without a copy. `versioned` says whether the consumer supports versioned capsules.
 pub(crate) fn capsule<'py>(py: Python<'py>, memory: &Memory, versioned: bool) -> PyResult<Bound<'py, PyCapsule>> {
     let dtype = data_type(memory.dtype())?;
     let mut manager = Box::new(Manager {
@@ -142,7 +142,7 @@ unsafe extern "C" fn delete_versioned(managed: *mut ManagedVersioned) {
     }
 }
 
-/// Frees a tensor that no consumer took: a consumer renames the capsule.
+/// Frees a tensor that no consumer took. (A consumer renames the capsule when it takes the tensor.)
 ///
 /// # Safety
 /// Called by Python with the capsule that is being destroyed.
@@ -155,7 +155,7 @@ unsafe extern "C" fn drop_plain(capsule: *mut pyo3::ffi::PyObject) {
     }
 }
 
-/// Frees a tensor that no consumer took: a consumer renames the capsule.
+/// Frees a tensor that no consumer took. (A consumer renames the capsule when it takes the tensor.)
 ///
 /// # Safety
 /// Called by Python with the capsule that is being destroyed.

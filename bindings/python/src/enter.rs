@@ -1,4 +1,4 @@
-//! The way into Rust for every call that computes: without the GIL, interruptible, and safe after a fork.
+//! Entry point into Rust for every call that computes: without the GIL, interruptible, and safe after a fork.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

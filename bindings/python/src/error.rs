@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 /// The exception for an error: the one that a Python function raised, if that caused it, or else an exception with the
 /// error's message and the messages of its sources.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
-    // An error that wraps another without a message of its own has the other's source, so both are looked at.
+    // A transparent wrapper returns the source of the error that it wraps, so the wrapped error itself is checked too.
     let wrapped = error.downcast_ref::<PyErr>();
     if let Some(raised) = wrapped.or_else(|| sources(error).find_map(|cause| cause.downcast_ref())) {
         return raised.clone_ref(py);

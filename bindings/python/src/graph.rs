@@ -97,7 +97,8 @@ impl AttributionGraph {
         self.graph.deviation()
     }
 
-    /// Indices of the nodes with a share of the influence, and edges (source, target, effect) with a share of theirs.
+    /// Prunes the graph: indices of the nodes that account for `node_share` of the influence, and the edges (source,
+    /// target, effect) that account for `edge_share`.
     #[pyo3(signature = (node_share=0.8, edge_share=0.98))]
     fn prune(&self, py: Python<'_>, node_share: f64, edge_share: f64) -> PyResult<Pruned> {
         enter(py, || {

@@ -84,7 +84,7 @@ impl KvCache {
     fn entry(&self, py: Python<'_>, layer: usize) -> PyResult<(Array, Array)> {
         let cache = self.lock()?;
         if layer >= cache.n_layers() {
-            let message = format!("layer {layer} is not one of the {} layers", cache.n_layers());
+            let message = format!("layer {layer} does not exist; the cache has {} layers", cache.n_layers());
             return Err(PyIndexError::new_err(message));
         }
         let both = || {

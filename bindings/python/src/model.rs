@@ -43,7 +43,7 @@ impl Model {
     }
 }
 
-/// The steps of processing that keep a model's predictions, by TransformerLens's names.
+/// Weight processing steps that keep a model's predictions, by TransformerLens's names.
 fn processing_of(steps: Vec<String>) -> PyResult<Processing> {
     if steps == ["standard"] {
         return Ok(Processing::standard());
@@ -54,7 +54,7 @@ fn processing_of(steps: Vec<String>) -> PyResult<Processing> {
         "center_unembed" => Ok(so_far.center_unembed()),
         "fold_value_biases" => Ok(so_far.fold_value_biases()),
         "refactor_factored_attn_matrices" => Ok(so_far.refactor_factored_attn_matrices()),
-        other => Err(PyValueError::new_err(format!("{other:?} is not a step of processing"))),
+        other => Err(PyValueError::new_err(format!("{other:?} is not a weight processing step"))),
     })
 }
 

@@ -84,15 +84,15 @@ pub(crate) struct PatchingTask {
     metric: Metric,
 }
 
-/// A result of a sweep: its values, of which the last axis is the example, and the metric of the clean and of the
-/// corrupted run per example.
+/// A result of a sweep: its values, whose last axis is the example, and the metric of the clean and of the corrupted
+/// run per example.
 type Swept = (Labeled, Option<Vec<f64>>, Vec<f64>);
 
 fn swept(result: PatchingResult) -> Swept {
     (Labeled::new(result.values), result.source, result.baseline)
 }
 
-/// The ablation of a circuit's complement.
+/// The ablation with this name, for a circuit's complement.
 fn ablation_named(name: &str, corrupted: &Input) -> PyResult<Ablation> {
     match name {
         "patching" => Ok(Ablation::Resample(corrupted.clone())),

@@ -193,7 +193,7 @@ def test_interventions(family, folder):
         if name not in cache.keys() or name.endswith(skipped):
             continue
         specs = [spec for pos in positions for spec in specifications(name, cache[name].shape[-1], pos)]
-        # One for most names, in turn.
+        # For most names, only one of the specifications, in turn.
         for spec, function in specs if name in thorough else [specs[5 * number % len(specs)]]:
 
             def edit(activation, hook, function=function):
@@ -424,7 +424,7 @@ def test_close_releases_memory(folder):
         bridge.forward(TOKENS)
 
 
-# What the protocol cannot do.
+# Features that the protocol does not support.
 
 
 @one_family
@@ -439,7 +439,7 @@ def test_unsupported(family):
             bridge._driver.forward(TOKENS, **{name: 1})
     with pytest.raises(NotImplementedError, match=f"function.*{own}.run_with_hooks"):
         bridge.forward(TOKENS, intervene={"hook_embed": lambda x: x})
-    # Those that the bridge raises itself.
+    # Errors that the bridge itself raises.
     for attempt in (
         lambda: bridge.forward(TOKENS, stop_at_layer=1),
         lambda: bridge.run_with_cache(TOKENS, incl_bwd=True),
@@ -483,7 +483,7 @@ def test_names_with_another_meaning(family, folder):
     ):
         with pytest.raises(NotImplementedError, match="hook_normalized"):
             attempt()
-    # The name of the same activation there.
+    # In TransformerLens 4, the same activation is `ln1.hook_out`.
     own = HookedTransformer.from_pretrained_no_processing(FIXTURES / family).run_with_cache(TOKENS.numpy())[1][name]
     _, cache = theirs(family, folder).run_with_cache(TOKENS)
     assert difference(torch.tensor(own), cache["blocks.0.ln1.hook_out"]) < TOLERANCE

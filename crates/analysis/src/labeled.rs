@@ -54,8 +54,8 @@ impl LabeledAxis {
         Self::new(name, (0..len).map(|place| place.to_string()))
     }
 
-    /// The first index at which another axis of the same length has a different label. Labels of positions, such as
-    /// `3 gave`, may differ in the token.
+    /// The first index at which another axis of the same length has a different label. Position labels, such as
+    /// `3 gave`, are compared without their token.
     pub(crate) fn differs_at(&self, other: &Self) -> Option<usize> {
         let differ = |(place, (own, other)): (usize, (&String, &String))| {
             let number = place.to_string();
@@ -157,7 +157,7 @@ impl LabeledArray {
     /// let scores = LabeledArray::from_values(axes, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
     /// assert_eq!(scores.at("layer", -1)?.values().as_slice(), Some(&[4.0, 5.0, 6.0][..]));
     /// let message = scores.at("head", 3).unwrap_err().to_string();
-    /// assert_eq!(message, "index 3 is out of range for axis `head`; the array has layer (2), head (3)");
+    /// assert_eq!(message, "index 3 is out of range for axis `head`; the axes are layer (2), head (3)");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
@@ -195,7 +195,7 @@ impl LabeledArray {
     /// let axes = [LabeledAxis::numbered("layer", 2), LabeledAxis::new("head", ["a", "b"])];
     /// let scores = LabeledArray::from_values(axes, [0.25, 0.5, 0.75, 1.0])?;
     /// assert_eq!(scores.mean("layer")?.to_csv(), "head,value\na,0.5\nb,0.75\n");
-    /// assert_eq!(scores.mean("pos").unwrap_err().to_string(), "there is no axis `pos`; the array has layer (2), head (2)");
+    /// assert_eq!(scores.mean("pos").unwrap_err().to_string(), "there is no axis `pos`; the axes are layer (2), head (2)");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
@@ -274,7 +274,7 @@ impl LabeledArray {
         all.into_iter().map(|(place, value)| (self.labels(&place), *value)).collect()
     }
 
-    /// Number of the axis with this name.
+    /// Index of the axis with this name.
     fn axis(&self, name: &str) -> Result<usize, InputError> {
         let absent = || InputError::Axis { axis: name.into(), axes: self.sizes() };
         self.axes.iter().position(|own| own.name == name).ok_or_else(absent)

@@ -1,4 +1,4 @@
-//! Reads nested lists of numbers into one list. As JSON values, they would take nine times as much memory.
+//! Reads nested lists of numbers into one list. Storing them as JSON values would take nine times as much memory.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub(crate) struct NestedLists {
 impl NestedLists {
     /// Whether the lists are an array of this shape.
     pub(crate) fn fit(&self, shape: &[usize]) -> bool {
-        // Lists without entries say nothing about the axes within.
+        // Empty lists do not determine the lengths of inner axes.
         let known = shape.iter().position(|len| *len == 0).map_or(shape.len(), |empty| empty + 1);
         self.is_regular && self.lengths == shape[..known] && self.numbers.len() == shape.iter().product::<usize>()
     }

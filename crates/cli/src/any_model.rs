@@ -57,7 +57,7 @@ impl AnyModel {
         })
     }
 
-    /// What results say about the model.
+    /// Name and fingerprint of the model, for results.
     pub(super) fn id(&self, name: &str) -> Result<ModelId, Error> {
         match self {
             AnyModel::Decoder(model) => ModelId::of(name, model),

@@ -33,6 +33,7 @@ pub(super) struct NameArg {
 pub(super) struct DtypeArg {
     /// Element type to store the weights and compute in: f32, bf16, f16 or f64 (default: compute in f32 and keep the
     /// weights as stored); or q8, to keep quantized weights as stored and round their inputs to 8 bits, as llama.cpp
+    /// does
     #[arg(long, value_name = "TYPE")]
     pub(super) dtype: Option<ComputeType>,
 }
@@ -177,7 +178,7 @@ pub(super) fn positions(text: &str) -> Result<Positions, String> {
     text.parse().map_err(|e: hooklens_hooks::HookError| e.to_string())
 }
 
-/// What to compute in.
+/// Number format of computations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ComputeType {
     Float(DType),

@@ -236,7 +236,7 @@ impl HeadSummary {
     }
 }
 
-/// A score with two digits, or a dash if no query has a target, as without repeated tokens.
+/// A score with two digits, or a dash if no query has a target, for example if no token is repeated.
 pub(super) fn score_text(score: f32) -> String {
     if score.is_nan() { "-".into() } else { format!("{score:.2}") }
 }

@@ -45,10 +45,10 @@ impl CorpusArg {
         let Some(corpus) = self.files.in_pieces()? else {
             return Ok(Box::new(Cow::<[Vec<u32>]>::Owned(self.rows(model, prepend_bos)?)));
         };
-        // Few prompts are read very often.
+        // If there are few prompts, they are read very often, so not every pass is reported.
         let again = |number: u64| {
             if number.is_power_of_two() {
-                note(format!("all prompts have been read; pass {number} over them begins"));
+                note(format!("all prompts have been read; starting pass {number} over them"));
             }
         };
         let rows = match self.concatenate {

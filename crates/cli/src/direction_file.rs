@@ -10,7 +10,8 @@ use hooklens_loading::weight_files::WeightFiles;
 use hooklens_model::error::Error;
 use hooklens_model::tokens::read_json;
 
-/// Maximum number of directions in a file, and of their numbers. A file may be a thousand times smaller.
+/// Maximum number of directions in a file, and of elements in all of them. Compressed, they may be a thousand times
+/// smaller.
 const MOST_DIRECTIONS: usize = 1 << 17;
 const MOST_NUMBERS: usize = 1 << 25;
 
@@ -55,7 +56,7 @@ fn of_tensors(
     failed: &impl Fn(String) -> Failure,
 ) -> Result<Vec<(String, Vec<f32>)>, Failure> {
     let files = WeightFiles::open(&[path.to_path_buf()]).map_err(Error::from)?;
-    // Nothing is read before all shapes are known to be those of directions.
+    // Values are read only after the shapes of all tensors have been checked.
     let (mut directions, mut count, mut common) = (0usize, 0usize, expected);
     for (name, info) in files.tensors() {
         let (rows, width) = match info.shape[..] {

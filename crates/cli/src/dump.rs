@@ -73,6 +73,7 @@ pub(super) struct DumpArgs {
     tables: bool,
     /// Element type to store the weights and compute in: f32, bf16, f16 or f64 (default: compute in f32 and keep the
     /// weights as stored); or q8, to keep quantized weights as stored and round their inputs to 8 bits, as llama.cpp
+    /// does
     #[arg(long, value_name = "TYPE")]
     compute_dtype: Option<ComputeType>,
     #[command(flatten)]
@@ -105,13 +106,13 @@ pub(super) struct DumpArgs {
     /// Recompute the common prefix of the prompts in a batch for each prompt
     #[arg(long)]
     no_share_prefix: bool,
-    /// Size of the files of a folder that is dumped from prompt files, e.g. 1GiB
+    /// Size of each output file when dumping prompts from files to a folder, e.g. 1GiB
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256MiB")]
     file_size: u64,
-    /// What to do with a prompt of a file that is not valid: end the dump, or leave the prompt out
+    /// What to do with an invalid prompt in a file: end the dump, or leave the prompt out
     #[arg(long, value_enum, default_value = "stop")]
     on_error: OnError,
-    /// Number of prompts computed together [default: 8, or 32 for prompts of files on the CPU, where they are divided
+    /// Number of prompts computed together [default: 8, or 32 for prompts from files on the CPU, where they are divided
     /// further, into batches of about 1,024 tokens]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: Option<u32>,
@@ -330,7 +331,9 @@ fn decoder_rows(args: &DumpArgs, model: &HookedEncoderDecoder, count: usize) -> 
     })?;
     match written.rows.len() {
         len if len == count => Ok(Some(written.rows)),
-        len => Err(Failure::Failed(format!("{count} prompts, but {len} values of the field `{field}`").into())),
+        len => Err(Failure::Failed(
+            format!("{count} prompts, but {len} values of the field `{field}`; every prompt needs one").into(),
+        )),
     }
 }
 
@@ -494,7 +497,7 @@ fn streamed<'m, M: DumpModel>(
         return Err(args.files.are_empty());
     }
     if args.dry_run {
-        // A few compressed files say nothing about the rest.
+        // If there are few pieces, such as compressed files, a sample of them is not representative.
         let own = shard.map_or(0..source.pieces(), |shard| shard.share_of(source.pieces()));
         return if own.len() < SPARSE {
             Ok(None)
@@ -553,7 +556,7 @@ fn streamed<'m, M: DumpModel>(
     printed.map(Some)
 }
 
-/// Number of places of a corpus that an estimate is based on, and the least number of pieces for which it is.
+/// Number of places in a corpus from which an estimate takes samples, and the minimum number of pieces for sampling.
 const PLACES: usize = 8;
 const SPARSE: usize = 256;
 
@@ -621,7 +624,7 @@ fn real_tokens(tokens: &Tokens) -> usize {
     tokens.mask().map_or_else(|| tokens.ids().len(), |mask| mask.iter().filter(|real| **real).count())
 }
 
-/// Number of prompts that are left out for which the reason is printed.
+/// Maximum number of prompts for which the reason for leaving them out is printed.
 const SHOWN: usize = 10;
 
 /// Number of batches that an estimate is based on.
@@ -702,7 +705,7 @@ fn print(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) ->
     if report.shared > 0 {
         let share = 100.0 * report.shared as f64 / report.tokens.max(1) as f64;
         let tokens = plural(report.shared, "token");
-        writeln!(out, "{tokens} ({share:.0} %) were not computed again, because prompts of a batch begin alike")?;
+        writeln!(out, "{tokens} ({share:.0} %) were not computed again, because prompts of a batch share a prefix")?;
     }
     if report.resumed > 0 {
         let were = if report.resumed == 1 { "was" } else { "were" };
@@ -714,7 +717,7 @@ fn print(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) ->
     Ok(())
 }
 
-/// Endings of files that people expect activations in, but that dumps are not written to.
+/// File extensions that people may expect to work for activations, but that dumps don't support.
 const OTHER_FILES: [&str; 9] = ["npz", "npy", "pt", "pth", "bin", "h5", "json", "csv", "parquet"];
 
 /// Whether the output is a single file.

@@ -49,7 +49,7 @@ impl Given {
     }
 }
 
-/// What was read, unless a signal has arrived. An error then may only mean that reading was interrupted.
+/// Returns `read`, but fails if a signal has arrived, because an error may then mean only that reading was interrupted.
 pub(super) fn unless_stopped<T>(read: Result<T, Failure>) -> Result<T, Failure> {
     if signals::stopped() {
         let message = "before running the first prompt; run the same command again to restart";

@@ -161,7 +161,8 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
 }
 
 /// Standard errors of the mean score over prompts, and the lower and upper bounds of its 95 % interval, each `[pattern,
-/// layer, head]`. Prompts without a target of a pattern are left out, and the numbers are NaN if fewer than two have one.
+/// layer, head]`. Prompts without a target of a pattern are left out, and the numbers are NaN if fewer than two prompts
+/// have one.
 fn intervals(each: &LabeledArray) -> Result<[LabeledArray; 3], Failure> {
     let axes = &each.axes()[..3];
     let shape: Vec<usize> = axes.iter().map(|axis| axis.labels.len()).collect();

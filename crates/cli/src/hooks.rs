@@ -63,7 +63,7 @@ pub(super) fn run(args: &HooksArgs) -> CliResult {
     Ok(())
 }
 
-/// The points of a model, including those that need weights which the configuration does not tell of.
+/// The hook points of a model, including points of output heads that the configuration does not mention.
 pub(super) fn catalog(config: &ModelConfig) -> Arc<Catalog> {
     let all = OutputHeads { mlm: true, pooler: true, nsp: true };
     match config {

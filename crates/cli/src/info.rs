@@ -357,9 +357,12 @@ fn encoder(c: &EncoderConfig, heads: Option<OutputHeads>) -> Lines {
     if let Some(relative) = c.relative {
         let described = match relative {
             RelativePositions::Buckets { count, max_distance, .. } => {
-                format!("{count} buckets of distances up to {max_distance}, added to scores")
+                format!("{count} buckets of distances up to {max_distance}, as biases of attention scores")
             }
-            other => format!("{} vectors in scores (disentangled attention)", other.count()),
+            other => format!(
+                "{} relative position embeddings, used to compute attention scores (disentangled attention)",
+                other.count()
+            ),
         };
         lines.push(("relative positions", described));
     }

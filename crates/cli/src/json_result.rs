@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::terminal::print_json;
 use hooklens_data::dump::DumpModel;
 
-/// Defines the program, and the command line that is running.
+/// The function that defines the program, and the command line of this process.
 static INVOCATION: OnceLock<(fn() -> Command, ArgMatches)> = OnceLock::new();
 
 /// Options that change where a result goes, but not the result.

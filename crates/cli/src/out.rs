@@ -138,8 +138,8 @@ where
     P: FnOnce(&Path) -> CliResult,
     T: FnOnce(&mut Stdout) -> CliResult,
 {
-    /// Writes the file, if there is one, and then prints the result as JSON or text. The file comes first, so that a
-    /// reader of standard output that goes away does not cost it.
+    /// Writes the file, if there is one, and then prints the result as JSON or text. The file is written first, so that
+    /// it is not lost if the reader of standard output goes away.
     pub(super) fn report(self, out: Option<&OutFile>, as_json: bool) -> CliResult {
         let kind = out.map(|out| out.kind);
         let json = if as_json || kind == Some(Kind::Json) { (self.json)()? } else { Value::Null };

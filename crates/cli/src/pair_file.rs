@@ -173,7 +173,7 @@ impl PairFile {
         while lines.advance()? {
             count += 1;
             hash.update(lines.line.trim_ascii());
-            // Lines end somewhere.
+            // Marks where each line ends.
             hash.update(b"\n");
         }
         self.check_count(count)?;
@@ -255,7 +255,8 @@ impl Lines<'_> {
     }
 }
 
-/// Reads a pair. Fails on a key that is probably a misspelled one. Other keys, such as a line's own id, are allowed.
+/// Reads a pair. Fails on a key that looks like a misspelling of a known key. Other keys, such as a line's own id, are
+/// allowed.
 fn pair(line: &[u8]) -> Result<Line, String> {
     const KEYS: [&str; 4] = ["clean", "corrupted", "answer", "wrong"];
     let pair = serde_json::from_slice(line).map_err(|e| e.to_string())?;

@@ -174,7 +174,9 @@ impl PairArgs {
         }
         if !corrupted.is_empty() && corrupted.len() != clean.len() {
             let (clean, corrupted) = (clean.len(), corrupted.len());
-            return Err(Failure::Usage(format!("{clean} clean prompts, but {corrupted} corrupted ones")));
+            return Err(Failure::Usage(format!(
+                "{clean} clean prompts, but {corrupted} corrupted prompts; give one corrupted prompt per clean prompt"
+            )));
         }
         // Tokens are only checked one by one after an error.
         let place_of = |error: Error| {
@@ -193,7 +195,7 @@ impl PairArgs {
             }
         };
         let metric = metric().map_err(place_of)?;
-        // Prompts too: `input` tokenizes all of them in one call.
+        // The same applies to prompts: `input` tokenizes all of them in one call.
         let input = |prompts: Vec<PairPrompt>| {
             model.input(prompts.clone(), &self.written).map_err(|failure| {
                 let mut each =
@@ -261,7 +263,9 @@ impl PairArgs {
             len if len == count => Ok(given.into_iter().map(Some).collect()),
             1 => Ok(vec![Some(given[0].clone()); count]),
             0 => Ok(vec![None; count]),
-            len => Err(Failure::Usage(format!("{count} clean prompts, but {len} values of --{name}"))),
+            len => Err(Failure::Usage(format!(
+                "{count} clean prompts, but {len} values of --{name}; give one value, or one per prompt"
+            ))),
         };
         let (answers, wrong): (Vec<Option<PairToken>>, Vec<_>) = (
             each(tokens(&self.answer, &self.answer_token), "answer")?,
@@ -271,7 +275,11 @@ impl PairArgs {
         let corrupted: Vec<Option<PairPrompt>> = match corrupted.len() {
             0 => vec![None; count],
             len if len == count => corrupted.into_iter().map(Some).collect(),
-            len => return Err(Failure::Usage(format!("{count} clean prompts, but {len} corrupted ones"))),
+            len => {
+                return Err(Failure::Usage(format!(
+                    "{count} clean prompts, but {len} corrupted prompts; give one corrupted prompt per clean prompt"
+                )));
+            }
         };
         let rest = answers.into_iter().zip(wrong).zip(corrupted);
         let line = |(clean, ((answer, wrong), corrupted)): (PairPrompt, ((Option<PairToken>, _), _))| {
@@ -322,7 +330,7 @@ fn hash_text(hash: &mut Xxh3, text: &str) {
     hash.update(&[0xff]);
 }
 
-/// The prefix and the length ensure that ids and texts hash differently.
+/// Hashes token ids. A prefix and the length ensure that ids and texts hash differently.
 fn hash_ids(hash: &mut Xxh3, ids: &[u32]) {
     hash.update(&[0xfe]);
     hash.update(&(ids.len() as u64).to_le_bytes());

@@ -46,8 +46,8 @@ pub(super) struct PatchArgs {
     /// Ablate activations in the clean runs instead of patching
     #[arg(long, value_enum)]
     pub(super) ablate: Option<AblateArg>,
-    /// Take patches from the prompts of other pairs, chosen at random with this seed: a null, which shows what patches do
-    /// that has nothing to do with the pair
+    /// Take patches from the prompts of other pairs, chosen at random with this seed, as a null: it shows effects that
+    /// do not depend on the pair
     #[arg(long, value_name = "SEED", conflicts_with_all = ["ablate", "shard"])]
     pub(super) shuffled: Option<u64>,
     /// Estimate effects by attribution patching: two forward passes and one backward pass per prompt
@@ -90,7 +90,7 @@ pub(super) enum EstimateArg {
     Gradient,
     /// The rules of layer-wise relevance propagation (RelP)
     Relp,
-    /// Mean magnitudes of one gradient per layer, which skips the layer (GradDrop of AtP*)
+    /// Mean magnitudes over one gradient per layer, each of which skips its layer (GradDrop of AtP*)
     GradDrop,
 }
 

@@ -122,7 +122,8 @@ impl PromptFiles {
             self.prompts.iter().find(|path| path.extension().is_some_and(|own| own == "csv" || own == "tsv"))
         {
             return Err(Failure::Usage(format!(
-                "--prompts {}: tables as text are not read; write one prompt per line, or JSON lines to a .jsonl file",
+                "--prompts {}: CSV and TSV files are not supported; write one prompt per line, or JSON lines in a \
+                 .jsonl file",
                 path.display()
             )));
         }

@@ -65,7 +65,7 @@ pub(super) fn run(args: &PromptsArgs) -> CliResult {
     }
 }
 
-/// Reports what the tokenizer did not permit.
+/// Reports words and combinations of words that the tokenizer does not allow.
 fn report(found: &PromptPairs) {
     /// Maximum number of words listed.
     const MOST: usize = 8;
@@ -75,7 +75,7 @@ fn report(found: &PromptPairs) {
         let more = if dropped > MOST { format!(" and {} more", dropped - MOST) } else { String::new() };
         let all = plural(found.words, "word");
         note(format!(
-            "not used: {} of {all}, which the tokenizer does not have as single tokens: {}{more}",
+            "not used: {} of {all}, which are not single tokens in the tokenizer: {}{more}",
             grouped(dropped),
             listed.join(", ")
         ));
@@ -83,7 +83,7 @@ fn report(found: &PromptPairs) {
     if found.skipped > 0 {
         let skipped = plural(found.skipped, "combination");
         note(format!(
-            "skipped {skipped} of words, whose prompts differ in length or whose answers are not single tokens"
+            "skipped {skipped} of words for which the prompts differ in length or the answers are not single tokens"
         ));
     }
 }

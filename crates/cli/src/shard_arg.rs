@@ -73,9 +73,9 @@ impl ShardArg {
         match other {
             None => Ok(()),
             Some(other) => Err(Failure::Usage(format!(
-                "{} {}, but {} contains shards of a job of {other}; to rerun single tasks of that job, pass --shard \
-                 I/{other}",
-                if self.resumes() { "this job has" } else { "--shard is of" },
+                "{} {}, but {} contains shards of a job with {other} tasks; to rerun single tasks of that job, pass \
+                 --shard I/{other}",
+                if self.resumes() { "this job has" } else { "--shard specifies" },
                 plural(shard.of(), "task"),
                 out.display(),
             ))),

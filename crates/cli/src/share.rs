@@ -62,7 +62,7 @@ const SETTINGS: usize = 16 << 20;
 /// Maximum memory of the results in a shard's file in bytes, or four times the size of the file if that is more.
 const RESULTS: usize = 190 << 20;
 
-/// What a shard's file says about itself.
+/// Metadata in a shard's file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Part {
     format: String,
@@ -270,7 +270,7 @@ impl Part {
     }
 }
 
-/// What JSON results say about the shards that they were merged from.
+/// Description of the merged shards, for JSON results.
 pub(super) fn described(parts: &[Part]) -> Value {
     json!({"count": parts.len(), "settings": parts.first().map(|part| &part.settings)})
 }
@@ -301,7 +301,7 @@ pub(super) fn shares_in(folder: &Path) -> Result<Option<Found>, Failure> {
         part.check(first.kind, &first.settings, path)?;
         if part.shard.of() != first.shard.of() {
             let message = format!(
-                "{}: contains shard {}, but the other files are shards of a job of {}",
+                "{}: contains shard {}, but the other files are shards of a job with {} tasks",
                 path.display(),
                 part.shard,
                 first.shard.of()

@@ -1,4 +1,4 @@
-//! How a result is reported that may have been merged from shards.
+//! Reporting of results, which may have been merged from shards.
 
 use serde_json::{Value, json};
 

@@ -24,7 +24,7 @@ pub(super) fn stopped() -> bool {
 pub(super) fn end_if_interrupted() {
     #[cfg(unix)]
     if BY_CTRL_C.load(std::sync::atomic::Ordering::Relaxed) {
-        // If it can't be ended, the exit code tells that it stopped.
+        // If the process can't be ended this way, its exit code shows that it stopped.
         signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGINT).ok();
     }
 }

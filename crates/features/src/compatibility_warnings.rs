@@ -15,8 +15,8 @@ use hooklens_model::processing::{has_folded_norms, has_folded_value_biases, is_c
 /// are not listed.
 struct Step {
     name: &'static str,
-    /// Given a model, a hook point, and whether the step was applied to the dictionary's model: whether activations at
-    /// the point differ between the two models.
+    /// Returns whether activations at a hook point differ between a model and the dictionary's model. The last argument
+    /// says whether the step was applied to the dictionary's model.
     differs: fn(&HookedTransformer, &str, bool) -> bool,
 }
 
@@ -160,7 +160,7 @@ impl Dictionary {
         {
             let with = |bos: bool| if bos { "with" } else { "without" };
             warnings.push(format!(
-                "{} was trained on prompts {} a beginning-of-sequence token, but these are {} one",
+                "{} was trained on prompts {} a beginning-of-sequence token, but these prompts are {} one",
                 self.name(),
                 with(bos),
                 with(!bos)

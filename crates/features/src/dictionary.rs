@@ -154,7 +154,7 @@ impl Dictionary {
         }
         Ok(Self {
             name,
-            format: "made here",
+            format: "in-memory dictionary",
             architecture: Architecture::Standard,
             normalization: Normalization::None,
             metadata: Metadata::default(),

@@ -174,7 +174,7 @@ pub fn latents_by_difference(
         match tokens > 0.0 {
             true => Ok((sum, square, tokens)),
             false => {
-                let reason = "a set of prompts has no tokens".to_string();
+                let reason = "a set of prompts has no tokens, apart from excluded ones".to_string();
                 Err(FeatureError::Kind { dictionary: dictionary.name().into(), reason }.into())
             }
         }

@@ -17,7 +17,7 @@ use hooklens_model::error::{LoadError, Result, load_errors};
 
 /// Maximum number of labels in a file. The largest sets of dictionaries have a few million latents.
 const MOST_LABELS: usize = 1 << 22;
-/// Maximum length of a row in bytes. An unclosed quote makes a row of the rest of the file.
+/// Maximum length of a row in bytes. An unclosed quote turns the rest of the file into one row.
 const LONGEST_ROW: usize = 1 << 24;
 /// A row appended after the last, which cannot occur in a label file.
 const END: &str = "\u{1}end";
@@ -77,7 +77,7 @@ fn wrong(path: &Path, reason: String) -> hooklens_model::error::Error {
 }
 
 fn check_layer(layer: usize) -> std::result::Result<(), String> {
-    if layer < MOST_LAYERS { Ok(()) } else { Err(format!("layer {layer} is more than any model has")) }
+    if layer < MOST_LAYERS { Ok(()) } else { Err(format!("layer {layer} is too large for any supported model")) }
 }
 
 fn check_count(labels: usize) -> std::result::Result<(), String> {
@@ -95,7 +95,8 @@ fn repeated<const N: usize>(path: &Path, columns: [&str; N], numbers: [usize; N]
     found.err().unwrap_or_else(|| wrong(path, "it was modified while it was read".into()))
 }
 
-/// Calls `take` on the numbers and the label in each row of a CSV file with these columns and `label`, except a header.
+/// Calls `take` on the numbers and the label of each row of a CSV file, except the header. The columns are `columns`,
+/// then `label`.
 fn each_row<const N: usize>(
     path: &Path,
     columns: [&str; N],
@@ -232,7 +233,7 @@ impl Visitor<'_> for Label<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a text as the label of latent {}", self.latent)
+        write!(f, "a string as the label of latent {}", self.latent)
     }
 
     fn visit_str<E: Error>(self, label: &str) -> std::result::Result<(), E> {

@@ -292,8 +292,8 @@ impl Transcoders {
     }
 }
 
-/// Removes the weights and labels of a set of transcoders, which would otherwise be read as part of what is saved, but
-/// keeps the first `layers` of the files with these names.
+/// Removes the weights and labels of an earlier set of transcoders, which would otherwise be read as part of the saved
+/// one. Of the files named in `kept`, the first `layers` are not removed.
 fn remove_set(folder: &Path, layers: usize, kept: &[&str], files: &mut Together) {
     for name in ["W_enc", "W_dec", "layer"] {
         let first = if kept.contains(&name) { layers } else { 0 };

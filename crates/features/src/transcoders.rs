@@ -130,8 +130,8 @@ impl Transcoders {
         self.across.is_some()
     }
 
-    /// The transcoders, in layer order. For a cross-layer transcoder, each entry holds the part of one layer that
-    /// writes back to that same layer.
+    /// The transcoders, in layer order. For a cross-layer transcoder, each entry has a layer's encoder, and its decoder
+    /// for that same layer.
     pub fn layers(&self) -> &[Dictionary] {
         &self.layers
     }

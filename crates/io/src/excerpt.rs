@@ -5,7 +5,7 @@ use std::fmt::{Display, Error, Result, Write};
 /// Maximum number of characters of a value in a message.
 const LONGEST_VALUE: usize = 300;
 
-/// Maximum number of characters of a message. The longest of ours lists all supported families.
+/// Maximum number of characters of a message. The longest message of hooklens lists all supported families.
 const LONGEST_MESSAGE: usize = 8000;
 
 /// The text of a value from a file, cut to a length that fits into a message. Formatting stops there, so that a value

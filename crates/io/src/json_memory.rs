@@ -10,10 +10,10 @@ pub(crate) const OBJECT: usize = 500;
 pub(crate) const FIELD: usize = 140;
 /// Size of a number in a list of numbers.
 const NUMBER: usize = 8;
-/// Size of a text in a list of texts, and its allocation.
+/// Size of a string in a list of strings, and its allocation.
 const TEXT: usize = 56;
 
-/// An upper bound of the memory of a text's values in bytes, the text of its strings included.
+/// An upper bound on the memory of a JSON text's parsed values in bytes, including the contents of strings.
 pub fn estimate(text: &[u8]) -> usize {
     let mut size = text.len();
     each_sign(text, |sign| match sign {
@@ -26,12 +26,12 @@ pub fn estimate(text: &[u8]) -> usize {
     size
 }
 
-/// An upper bound of the memory in bytes of a text that consists of lists of numbers and lists of texts.
+/// Like [`estimate`], for a JSON text that consists of lists of numbers and lists of strings.
 pub fn estimate_lists(text: &[u8]) -> usize {
     let mut size = text.len();
     each_sign(text, |sign| match sign {
         b',' => size += NUMBER,
-        // At the start and the end of a text.
+        // Each string has two quotes.
         b'"' => size += TEXT / 2,
         _ => {}
     });

@@ -11,7 +11,7 @@ use crate::json_memory::{FIELD, LIST, OBJECT, VALUE};
 #[derive(Debug, Clone, Copy)]
 pub struct Each<T>(PhantomData<T>);
 
-/// An object with at most `MOST` fields, with names that are `K` and values that are `V`. Deserializing it checks each
+/// An object with at most `MOST` fields, whose names are `K` and whose values are `V`. Deserializing it checks each
 /// field.
 #[derive(Debug, Clone, Copy)]
 pub struct EachField<K, V, const MOST: usize>(PhantomData<(K, V)>);
@@ -99,7 +99,7 @@ impl Counter<'_> {
         Ok(())
     }
 
-    /// Counter of a value in this one.
+    /// A counter for a value inside this one.
     fn within(&mut self) -> Counter<'_> {
         Counter { size: self.size, most: self.most }
     }

@@ -28,7 +28,7 @@ pub fn read_tensors(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Fails if a safetensors header is longer than that of any model, given the start of its file and the file's length.
+/// Fails if a safetensors header is longer than any model's, given the start of its file and the file's length.
 pub fn check_header(start: &[u8], file: u64) -> Result<()> {
     let len = start.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     // The parser rejects a header that is longer than its file.

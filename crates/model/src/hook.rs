@@ -8,7 +8,7 @@
 //! assert_eq!(hook::pattern(5).name(), "blocks.5.attn.hook_pattern");
 //! ```
 //!
-//! Each function returns a [`Point`], which says what to read, edit or record:
+//! Each function returns a [`Point`], which identifies what to read, edit or record:
 //!
 //! ```
 //! use hooklens::prelude::*;
@@ -128,10 +128,10 @@ layer_points! {
     attn_out "hook_attn_out" 3;
     /// Input of the MLP, before its norm, `[batch, pos, d_model]`.
     mlp_in "hook_mlp_in" 3;
-    /// Input of the MLP's matrices: the output of the norm before it, including the norm's weights,
+    /// Input of the MLP's weight matrices: the output of the norm before it, including the norm's weights,
     /// `[batch, pos, d_model]`. Transcoders read this point.
     mlp_reads "mlp.hook_in" 3;
-    /// Output of the MLP's matrices, before any norm that is applied to the output, `[batch, pos, d_model]`.
+    /// Output of the MLP's weight matrices, before any norm that is applied to it, `[batch, pos, d_model]`.
     mlp_writes "mlp.hook_out" 3;
     /// Output of the MLP, as added to the residual stream, `[batch, pos, d_model]`.
     ///
@@ -305,7 +305,7 @@ layer_points! {
     mlp_pre "mlp.hook_pre" 3;
     /// Linear branch of a gated MLP, which multiplies the activations, `[batch, pos, d_mlp]`.
     mlp_pre_linear "mlp.hook_pre_linear" 3;
-    /// Neurons after `solu`, before its norm, `[batch, pos, d_mlp]`.
+    /// Neurons of a `solu_ln` MLP after `solu`, before the norm, `[batch, pos, d_mlp]`.
     mlp_mid "mlp.hook_mid" 3;
     /// Neurons of the MLP, as read by its output projection, `[batch, pos, d_mlp]`.
     ///

@@ -17,7 +17,7 @@ use hooklens_analysis::patching::Receiver;
 /// Largest number of edges.
 const MOST: usize = 1000;
 
-/// Height of a box, distance of rows and of boxes, and margin, in units.
+/// Height of a box; below, the distance between rows, the gap between boxes, and the margin, all in units.
 const BOX: f64 = 20.0;
 const ROW: f64 = 62.0;
 const GAP: f64 = 14.0;
@@ -28,8 +28,8 @@ const WIDEST: f64 = 4.0;
 
 /// A circuit as a graph: the embedding at the bottom, the logits at the top, and between them the heads and MLPs that
 /// have edges, layer by layer. Edges enter a head's box at the left for queries, in the middle for keys and at the right
-/// for values. With scores, lines are as wide as the score is large, blue where ablation lowers the metric and orange
-/// where it raises it.
+/// for values. With scores, a line's width shows the magnitude of the score; lines are blue where ablation lowers the
+/// metric and orange where it raises the metric.
 ///
 /// ```
 /// use hooklens::circuits::{Circuit, Discovery};
@@ -53,13 +53,13 @@ pub struct CircuitDiagram {
     edges: Vec<Edge>,
 }
 
-/// Where everything is drawn.
+/// Positions of the boxes, and the size of the picture.
 struct Layout {
     boxes: BTreeMap<Node, Place>,
     size: (u32, u32),
 }
 
-/// What is drawn as a box.
+/// A node that is drawn as a box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Node {
     Embed,
@@ -112,7 +112,7 @@ impl CircuitDiagram {
         for edge in &mut edges {
             edge.strength = edge.strength.map(|own| if largest > 0.0 { own / largest } else { 0.0 });
         }
-        // Heads read their shared keys and values.
+        // Connect shared keys and values to the heads that read them.
         let nodes = nodes(&edges);
         for node in &nodes {
             if let Node::Head(layer, head) = *node {
@@ -200,7 +200,7 @@ impl std::fmt::Display for Node {
     }
 }
 
-/// Row of a node, from the bottom: rows of shared keys and values, of heads, and of the MLP per layer.
+/// Row of a node, from the bottom. Each layer has three rows: shared keys and values, heads, and the MLP.
 fn row_of(node: Node) -> usize {
     match node {
         Node::Embed => 0,
@@ -216,7 +216,7 @@ fn nodes(edges: &[Edge]) -> BTreeSet<Node> {
     edges.iter().flat_map(|edge| [edge.from, edge.to]).collect()
 }
 
-/// Number of heads per key/value head, of layers that share them.
+/// Number of heads per key/value head, for each layer whose heads share keys and values.
 fn groups(circuit: &Circuit) -> BTreeMap<usize, usize> {
     let mut counts: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
     for receiver in circuit.graph().receivers() {
@@ -258,7 +258,7 @@ fn sideways(rows: usize) -> f64 {
     if rows == 0 { 0.0 } else { 45.0 + 12.0 * rows as f64 }
 }
 
-/// A curve that leaves and arrives upright, or bows out to the side.
+/// A curve that starts and ends vertically, or bows out to the side.
 fn curve((x, y): (f64, f64), (to_x, to_y): (f64, f64), out: f64) -> Vec<(f64, f64)> {
     const STEPS: usize = 24;
     let bend = ((y - to_y) / 2.0).max(10.0);

@@ -84,10 +84,10 @@ pub(super) const NONE: RGBColor = RGBColor(190, 190, 190);
 
 /// The color that faded cells are mixed with.
 const FADED: [u8; 3] = [228, 228, 228];
-/// The fraction of it in faded cells.
+/// The fraction of that color in faded cells.
 const FADING: f64 = 0.8;
 
-/// A color that says that a value may be zero: nearly gray, with a trace of the color of the value.
+/// A color for a value that may be zero: nearly gray, with a trace of the color of the value.
 pub(super) fn faded(RGBColor(red, green, blue): RGBColor) -> RGBColor {
     let mix = |own: u8, gray: u8| (f64::from(own) * (1.0 - FADING) + f64::from(gray) * FADING).round() as u8;
     RGBColor(mix(red, FADED[0]), mix(green, FADED[1]), mix(blue, FADED[2]))
@@ -172,13 +172,13 @@ impl Scale {
         )
     }
 
-    /// Whether text on this color should be white rather than black, for the higher contrast (WCAG 2).
+    /// Whether white text has a higher contrast than black text on this value's color (WCAG 2).
     pub(super) fn is_dark(self, value: f64) -> bool {
         is_dark(self.color(value))
     }
 }
 
-/// Whether text on this color should be white rather than black, for the higher contrast (WCAG 2).
+/// Whether white text has a higher contrast than black text on this color (WCAG 2).
 pub(super) fn is_dark(RGBColor(red, green, blue): RGBColor) -> bool {
     let linear = |part: u8| {
         let part = f64::from(part) / 255.0;

@@ -13,17 +13,17 @@ use crate::error::PlotError;
 const HEIGHT: f64 = 140.0;
 const WIDTH: f64 = 14.0;
 const STEPS: usize = 140;
-/// Height of a color below the bar, with the space above it.
+/// Height of a legend entry below the bar, including the space above it.
 const LEGEND: f64 = 26.0;
 
-/// The colors of a scale, the numbers that they stand for, and what the numbers are.
+/// The colors of a scale, the numbers that they stand for, and the name of the quantity.
 pub(super) struct ColorBar<'a> {
     pub(super) scale: Scale,
-    /// What the numbers are, with their unit.
+    /// Name of the quantity, with its unit.
     pub(super) name: &'a str,
     /// Whether there are values below and above the ends of the scale.
     pub(super) beyond: [bool; 2],
-    /// Whether there are values without a number.
+    /// Whether any values are NaN.
     pub(super) none: bool,
     /// Whether cells whose interval contains zero are faded.
     pub(super) faded: bool,
@@ -72,7 +72,7 @@ impl ColorBar<'_> {
         (HEIGHT + none + faded).max(self.longest()) + LABELS
     }
 
-    /// Draws the bar with its upper left corner here.
+    /// Draws the bar with its upper left corner at this position.
     pub(super) fn draw<B: DrawingBackend>(
         &self,
         area: &DrawingArea<B, Shift>,

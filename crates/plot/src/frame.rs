@@ -41,8 +41,8 @@ pub(super) struct FrameAxis<'a> {
 pub(super) enum Ticks<'a> {
     /// Round numbers, or only integers.
     Numbers { whole: bool },
-    /// Texts at 0, 1, ... from left to right or from top to bottom, and how strong each is. If they do not fit, the
-    /// strongest are drawn, and the axis name says so.
+    /// Texts at 0, 1, ... from left to right or from top to bottom, and the magnitude of the value at each. If not all
+    /// texts fit, those with the largest magnitudes are drawn, and the axis name says how many.
     Labels(&'a [String], &'a [f64]),
 }
 

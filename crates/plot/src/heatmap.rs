@@ -116,8 +116,9 @@ impl<'a> Heatmap<'a> {
         self
     }
 
-    /// Sets the values at the ends of the color scale, so that pictures can be compared. Values beyond have the colors
-    /// of the ends, which is noted at the color bar. Default: all values, with zero in the middle or at the lower end.
+    /// Sets the values at the ends of the color scale, so that pictures can be compared. Values beyond the ends have
+    /// the colors of the ends, and the color bar marks this. Default: the range of all values, with zero in the middle
+    /// or at the lower end.
     ///
     /// # Errors
     /// [`PlotError::Range`] if `least` is not below `most`, or one of them is not finite.

@@ -12,8 +12,8 @@ pub(super) struct LabelChoice {
 }
 
 impl LabelChoice {
-    /// Chooses as many labels as fit at distances of `pitch`, of which each needs `room`: those where `strength` is
-    /// largest or, if the labels are plain numbers or all equally strong, labels at equal distances.
+    /// Chooses as many labels as fit, where labels are `pitch` apart and each needs `room`: those with the largest
+    /// `strength` or, if the labels are plain numbers or all have the same strength, labels at equal distances.
     pub(super) fn of(labels: &[String], pitch: f64, room: f64, strength: impl Fn(usize) -> f64) -> Self {
         let count = labels.len();
         let apart = ((room / pitch.max(1e-9)).ceil().max(1.0) as usize).min(count.max(1));
@@ -33,13 +33,13 @@ impl LabelChoice {
         Self { shown: (0..count).filter(|at| taken[*at]).collect(), count, strongest: true }
     }
 
-    /// The name of the axis, which says if labels are missing.
+    /// The name of the axis, with a note if labels are missing.
     pub(super) fn axis_name(&self, name: &str) -> String {
         let (shown, count) = (self.shown.len(), self.count);
         if shown == count {
             return name.into();
         }
-        let which = if self.strongest { ", the strongest" } else { "" };
+        let which = if self.strongest { ", largest values" } else { "" };
         format!("{name} ({shown} of {count} labels{which})").trim_start().into()
     }
 }

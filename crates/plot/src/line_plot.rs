@@ -13,7 +13,7 @@ use hooklens_analysis::labeled::LabeledArray;
 
 /// Maximum number of characters of an axis label.
 const LABEL_LETTERS: usize = 16;
-/// Maximum number of points in a line for which points are marked.
+/// Maximum number of points in a line whose points are marked.
 const MARKED: usize = 40;
 /// Lengths of dashes and gaps, in units. The first seven lines are solid, the next seven dashed, the last seven dotted.
 const DASHES: [Option<(f64, f64)>; 3] = [None, Some((7.0, 4.0)), Some((2.0, 3.0))];

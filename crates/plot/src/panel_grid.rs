@@ -1,7 +1,7 @@
 //! Arrangement of panels in rows and columns.
 
 /// The numbers of columns and rows of a grid for `panels` panels. `size` is the width and height of a panel that has
-/// all the space, and `room` is the size of the picture. Panels are as large as possible, the grid is wider than high,
+/// all the space, and `room` is the size of the picture. Panels are as large as possible, the grid is wider than tall,
 /// and it has few empty places.
 pub(super) fn panel_grid(panels: usize, size: (f64, f64), room: (f64, f64)) -> (usize, usize) {
     const RATIO: f64 = 1.4;

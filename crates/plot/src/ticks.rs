@@ -44,7 +44,7 @@ impl Span {
         if whole {
             step = step.max(1.0);
         }
-        // A multiple of the step at the least value counts although a quotient is rounded.
+        // The tolerance keeps a multiple of the step at the least value, despite rounding of the quotient.
         let least = self.least / step;
         let first = (least - (least.abs() * 4.0 * f64::EPSILON)).ceil();
         let places = (0..=2 * about).map(|number| (first + number as f64) * step);

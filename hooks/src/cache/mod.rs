@@ -80,7 +80,7 @@ impl ActivationCache {
 
     /// The activation at a point, as a tensor of rank `D`. A typed point knows its rank:
     /// `cache.get(hook::pattern(1))?`. For a name, the caller specifies it: `cache.get::<4>("pattern1")?`. A typed
-    /// point's rank includes the batch axis; if that was dropped, it is restored with length one.
+    /// point's rank includes the batch axis, which is restored with length one if it was dropped.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

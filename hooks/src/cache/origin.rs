@@ -156,7 +156,7 @@ impl Origin {
         self.texts.as_ref().and_then(|texts| texts.get(row)).is_none_or(|text| text.whole == hash)
     }
 
-    /// Why `after` does not continue this recording; `None` if it may.
+    /// Why `after` can't continue this recording; `None` if it can.
     pub(super) fn why_not_continued_by(&self, after: &Self) -> Option<&'static str> {
         if let (Some(mine), Some(theirs)) = (&self.model, &after.model)
             && !mine.is(theirs)

@@ -11,9 +11,9 @@ use crate::point::Axis;
 
 impl ActivationCache {
     /// Concatenates this recording with a recording of the positions that follow. The result is what a single run over
-    /// both would have recorded. A recording with one row is repeated for each row of the other. Scores and patterns of
-    /// the earlier positions are padded with the later keys, which they cannot attend to. Rotated keys of the later run
-    /// that already include the earlier keys are kept as they are.
+    /// all positions would have recorded. If this recording has one row, it is repeated for each row of the other.
+    /// Scores and patterns of the earlier positions are padded with the later keys, which they cannot attend to.
+    /// Rotated keys of the later run that already include the earlier keys are kept as they are.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -38,7 +38,7 @@ impl ActivationCache {
     /// or has lost its batch axis, if the batch sizes differ, or if `after` does not continue this recording: its model
     /// or text is different, or it starts at an earlier position.
     pub fn stitched(&self, after: &ActivationCache) -> Result<ActivationCache, HookError> {
-        // A run that computed none of the requested positions adds none.
+        // A run that computed none of the requested positions adds nothing.
         if after.origin.left_out.is_some() && self.rows[0] == after.rows[0] {
             self.check_continued(after)?;
             let mut longer = Self { origin: self.origin.stitched(&after.origin), ..self.clone() };

@@ -9,7 +9,7 @@ use crate::isa::Level;
 
 /// Maximum number of values that share a scale. Rows are decoded in runs of this length.
 pub const GROUP: usize = 32;
-/// Values of the larger blocks.
+/// Number of values in a superblock.
 pub(crate) const SUPERBLOCK: usize = 256;
 
 /// Scales and offsets of a block's runs: value = `scale` · integer − `minus`.
@@ -21,11 +21,11 @@ pub(crate) struct Scales<Runs> {
 
 /// A block format. Byte slices passed to it are whole blocks.
 pub(crate) trait Blocks: Sized + 'static {
-    /// Values per block: one group, or eight.
+    /// Values per block: 32 (one group) or 256 (eight groups).
     const VALUES: usize;
     /// Bytes per block.
     const BYTES: usize;
-    /// One value per run.
+    /// An array with one value per run.
     type Runs: Copy + AsRef<[f32]>;
 
     /// Scales and offsets of the block. `F16C`: whether the CPU has F16C and AVX2.
@@ -65,7 +65,7 @@ pub(crate) trait Integers: Sized + 'static {
     const RUN: usize;
     /// Whether values have an offset (`minus`).
     const MINUS: bool;
-    /// Whether no integer is negative. Superblocks do not need it.
+    /// Whether no integer is negative. Not used for superblocks.
     const UNSIGNED: bool = false;
     /// See [`Blocks::Runs`].
     type Runs: Copy + AsRef<[f32]>;

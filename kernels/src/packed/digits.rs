@@ -1,24 +1,25 @@
-//! Rows as integers of one or three digits of 8 bits, for products with weights that are small integers.
+//! Rows converted to integers of one or three 8-bit digits, for products with weights that are small integers.
 
 use super::blocks::SUPERBLOCK;
 use super::rounding::{largest, rounded};
 
-/// Runs of a superblock, of 16 values each.
+/// Number of runs in a superblock. A run has 16 values.
 const RUNS: usize = 16;
-/// Values above this share of the largest one are clipped to it before the mean is taken, so that a few large values do
+/// Magnitudes are clipped to this fraction of the largest one before their mean is taken, so that a few large values do
 /// not determine the mean.
 const CLIP: f32 = 1.0 / 8.0;
-/// The least mean of clipped values, as a share of the largest value, that needs no further part. The rounding errors of
-/// 256 values, of 2⁻²³ of the largest one or less, then add up to about 3e-7 of the sum of their magnitudes.
+/// Minimum mean of the clipped magnitudes, as a fraction of the largest magnitude, for which one part is exact enough.
+/// The rounding errors of 256 values, each at most 2⁻²³ of the largest magnitude, then add up to about 3e-7 of the sum
+/// of the magnitudes.
 const MEAN: f32 = 1.0 / 128.0;
-/// The most parts of a superblock. Each part reduces the remainders by 2²².
+/// Maximum number of parts of a superblock. Each part reduces the remainders by 2²².
 const MOST_PARTS: usize = 6;
 /// The smallest value that is converted: the unit must be a normal float.
 const SMALLEST: f32 = 1.0 / (1_u128 << 100) as f32;
 
 /// Values of a superblock as integers: `x = unit * (256 * (256 * digit 0 + digit 1) + digit 2)`. A superblock consists of
 /// one part unless a few values are so large that others would be rounded too much. Then the remainders of all its
-/// values are another part.
+/// values form another part.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Part<const DIGITS: usize> {
@@ -72,8 +73,8 @@ pub(crate) fn rounded_parts(x: &[f32]) -> Vec<Part<1>> {
     parts
 }
 
-/// A row whose length is a multiple of [`SUPERBLOCK`], as exact as `f32`. `None` if a value is not finite, or if the
-/// values of a superblock are too small or too different.
+/// A row whose length is a multiple of [`SUPERBLOCK`], as exact as in `f32`. `None` if a value is not finite, or if
+/// the values of a superblock are too small or too different.
 #[inline(always)]
 pub(crate) fn exact_parts(x: &[f32]) -> Option<Vec<Part<3>>> {
     let mut parts = Vec::with_capacity(x.len() / SUPERBLOCK);
@@ -119,7 +120,7 @@ fn range(x: &[f32; SUPERBLOCK]) -> Option<(f32, bool)> {
     Some((largest, clipped >= count * MEAN * largest))
 }
 
-/// The smallest power of two that makes three digits of the largest value.
+/// The smallest power of two for which the largest value, divided by it, fits into three digits.
 #[inline(always)]
 fn unit_of(largest: f32) -> f32 {
     // The digits are at most 127, so this is slightly less than 2²³.
@@ -131,7 +132,7 @@ fn unit_of(largest: f32) -> f32 {
 /// Rounds values to integers times the unit, and leaves the remainders.
 #[inline(always)]
 fn take_integers(x: &mut [f32; SUPERBLOCK], unit: f32) -> [i32; SUPERBLOCK] {
-    // Added to a float below 2⁵¹, leaves its nearest integer in the low bits.
+    // Adding this to a float below 2⁵¹ leaves the nearest integer in the low bits.
     const TO_INTEGER: f64 = 6_755_399_441_055_744.0;
     let inverse = 1.0 / f64::from(unit);
     let mut integers = [0; SUPERBLOCK];

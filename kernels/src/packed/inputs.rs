@@ -10,8 +10,8 @@ use crate::operands::Bias;
 use crate::tasks::each_item;
 use crate::view::{OutTile, View2};
 
-/// Number of rounded rows above which products are not faster in integers (measured: 0.75 of the time for 32 rows, 1.0 for
-/// 128).
+/// Maximum number of rounded rows for which products are computed in integers. For more rows, integers are hardly
+/// faster than floats (measured: 0.75 of the time for 32 rows, 1.0 for 128).
 const MOST_ROWS: usize = 48;
 
 /// Converted rows.
@@ -95,7 +95,7 @@ impl Inputs {
     }
 }
 
-/// The rows of A, in each form that some products need.
+/// The rows of A, in each form that some product needs.
 pub(crate) struct Converted(Vec<(Kind, Inputs)>);
 
 impl Converted {
@@ -109,7 +109,7 @@ impl Converted {
         Self(converted)
     }
 
-    /// A matrix with the rows by which it is multiplied.
+    /// The matrix `b`, with the converted rows by which it is multiplied.
     pub(crate) fn given_to<'s>(&'s self, isa: Isa, rows: usize, b: Packed<'s>) -> Packed<'s> {
         let kind = Kind::of(isa, rows, &b);
         let inputs = self.0.iter().find(|(of, _)| Some(*of) == kind);

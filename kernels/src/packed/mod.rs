@@ -169,7 +169,7 @@ pub struct Packed<'a> {
     first: usize,
     cols: usize,
     rounding: Option<Rounding>,
-    /// The rows by which this is multiplied, if they have been converted already, and the first one of this product.
+    /// Converted rows of the other factor, if any, and the index of this product's first row.
     #[cfg(target_arch = "x86_64")]
     inputs: Option<(&'a Inputs, usize)>,
 }
@@ -268,7 +268,7 @@ impl<'a> Packed<'a> {
         Self { rounding: Some(Rounding::new(self.format.values(), half_sums)), ..self }
     }
 
-    /// Rounds values as the other factor of products with this matrix is rounded; copies them if it is not.
+    /// Rounds values like the other factor of this matrix's products. Copies them if that factor is not rounded.
     ///
     /// # Panics
     /// If the lengths differ, or are not whole rows.
@@ -280,18 +280,18 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// Without rounding of the other factor.
+    /// The same matrix, but its products do not round the other factor.
     pub(crate) fn exact(self) -> Self {
         Self { rounding: None, ..self }
     }
 
-    /// With rows that have been converted already.
+    /// The same matrix, with the converted rows of the other factor.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn with_inputs(self, inputs: &'a Inputs) -> Self {
         Self { inputs: Some((inputs, 0)), ..self }
     }
 
-    /// For a product with some of these rows, the first of which is row `first`.
+    /// The same matrix, for a product with some rows of the other factor, starting with row `first`.
     pub(crate) fn starting_at(self, first: usize) -> Self {
         #[cfg(target_arch = "x86_64")]
         return Self { inputs: self.inputs.map(|(inputs, start)| (inputs, start + first)), ..self };

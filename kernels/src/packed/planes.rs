@@ -1,4 +1,4 @@
-//! A row of floats as integers of 30 bits, for products with weights that are small integers.
+//! A row of floats converted to 30-bit integers, for products with weights that are small integers.
 
 use std::arch::x86_64::*;
 
@@ -8,11 +8,11 @@ use super::blocks::GROUP;
 const BITS: i32 = 29;
 /// Bits of the low part.
 pub(crate) const LOW: i32 = 15;
-/// A value is comparable to the largest one if it is above this share of it. The rounding error of every value is at
+/// A value is comparable to the largest one if it is above this fraction of it. The rounding error of every value is at
 /// most 2⁻³⁰ of the largest one.
 const COMPARABLE: f32 = 1.0 / 2048.0;
-/// The number of values divided by how many must be comparable to the largest one. With fewer, the rounding errors of
-/// small values would matter wherever the large ones meet weights of zero.
+/// At least one value in this many must be comparable to the largest one. With fewer, the rounding errors of small
+/// values would matter wherever the large values are multiplied by weights of zero.
 const ONE_IN: usize = 4;
 
 /// A row `x` as integers: `x = unit * (high * 2^LOW + low)`, with rounding.
@@ -24,7 +24,7 @@ pub(crate) struct Planes {
     pub(crate) sums: Vec<f32>,
 }
 
-/// The parts of 32 values.
+/// The high and low parts of 32 values.
 #[derive(Clone)]
 #[repr(C, align(64))]
 pub(crate) struct Group {

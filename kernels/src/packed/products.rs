@@ -60,8 +60,8 @@ pub(crate) fn rounded_rows(a: View2, rounding: Rounding) -> Vec<f32> {
     rounded
 }
 
-/// Where minimums are multiplied by sums that were rounded to 16 bits, subtracts what that rounding changes, for blocks
-/// of 32 values.
+/// For formats with blocks of 32 values whose minimums are multiplied by sums rounded to 16 bits: subtracts from C what
+/// that rounding changes.
 fn subtract_errors_of_sums<B: Blocks>(a: View2, b: Packed, c: &mut OutTile) {
     let errors_of = |i: usize| {
         let blocks = a.row(i, 0, a.cols()).as_chunks::<32>().0.iter();

@@ -68,7 +68,7 @@ pub(crate) fn largest<const N: usize>(x: &[f32; N]) -> Option<f32> {
 /// Rounds a block. Ties are rounded to even integers.
 #[inline(always)]
 pub(crate) fn rounded<const N: usize>(x: &[f32; N]) -> Rounded<N> {
-    // Added to a float below 2²², leaves its nearest integer in the low bits.
+    // Adding this to a float below 2²² leaves the nearest integer in the low bits.
     const TO_INTEGER: f32 = 12_582_912.0;
     let Some(largest) = largest(x) else {
         return Rounded { integers: [1; N], scale: f32::NAN, step: f32::NAN };
@@ -131,7 +131,7 @@ mod tests {
                 assert!(rounded.iter().enumerate().all(|(i, x)| x.is_nan() == (first..first + block).contains(&i)));
             }
         }
-        // Their sum is infinite, but they are not.
+        // The sum of the values is infinite, but the values are not.
         assert!(round(256, &[f32::MAX / 2.0; 256]).iter().all(|x| x.is_finite()));
     }
 }

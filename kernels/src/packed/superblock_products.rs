@@ -1,4 +1,4 @@
-//! Products of rows as digits with superblocks, in integers up to the end of each superblock.
+//! Products of rows of digits with superblocks, computed in integers within each superblock.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -131,8 +131,8 @@ fn whole<const DIGITS: usize>(digits: [__m256i; DIGITS]) -> __m256 {
     whole
 }
 
-/// The sum of scaled numbers less the sum of others. In a superblock of several parts, a large value may meet a weight near
-/// zero, whose scaled integer and minimum cancel, so neither may be rounded to `f32`.
+/// The sum of scaled integers minus the sum of scaled minimums. In a superblock of several parts, a large value may be
+/// multiplied by a weight near zero, whose scaled integer and minimum cancel, so neither may be rounded to `f32`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn exact_difference<const DIGITS: usize>(

@@ -11,7 +11,7 @@ use super::blocks::{GROUP, Integers, Scales, half};
 use super::small::NONLINEAR_FLOATS;
 use super::small::{NONLINEAR, nibbles_of};
 
-/// A block format of 256 values, whose scales are integers times a factor, as are its minimums.
+/// A block format of 256 values, whose scales and minimums are integers times a factor.
 #[cfg(target_arch = "x86_64")]
 pub(crate) trait Superblocks: Integers {
     /// Added to each integer by [`unsigned`](Superblocks::unsigned), so that none is negative.
@@ -20,13 +20,13 @@ pub(crate) trait Superblocks: Integers {
     /// The factors of scales and minimums. The CPU has F16C.
     fn factors(block: &[u8]) -> Scales<f32>;
 
-    /// Scales of runs of 16 as integers of 16 bits; even runs, then odd runs.
+    /// Scales of runs of 16 values, as 16-bit integers; even runs, then odd runs.
     ///
     /// # Safety
     /// `block` is a whole block; the CPU has AVX2.
     unsafe fn run_scales(block: &[u8]) -> __m256i;
 
-    /// Minimums of these runs, as integers of 16 bits. Zeros if there are none.
+    /// Minimums of these runs, as 16-bit integers; zeros if the format has no minimums.
     ///
     /// # Safety
     /// As for [`Superblocks::run_scales`].
@@ -36,7 +36,7 @@ pub(crate) trait Superblocks: Integers {
         unsafe { _mm256_setzero_si256() }
     }
 
-    /// Loads the integers of group `G`, which are at most 63.
+    /// Loads the integers of group `G` plus [`OFFSET`](Superblocks::OFFSET); the results are at most 63.
     ///
     /// # Safety
     /// `block` points to a block that has a group `G`; the CPU has AVX2.
@@ -47,7 +47,7 @@ pub(crate) trait Superblocks: Integers {
     }
 }
 
-/// Loads the integers of group `G` as [`Integers::load`] does.
+/// Loads the integers of group `G` without the offset, as [`Integers::load`] does.
 ///
 /// # Safety
 /// As for [`Superblocks::unsigned`].

@@ -6,7 +6,7 @@
 >>> cache["pattern", 1].shape                        # [batch, head, query, key]
 (1, 4, 15, 15)
 
-Arrays are NumPy's. `hooklens.torch` and `hooklens.jax` have the same classes with their own arrays.
+Arrays are NumPy's. `hooklens.torch` and `hooklens.jax` have the same classes for torch tensors and JAX arrays.
 
 Dumps written by the `hooklens` command are read without a model:
 

@@ -246,7 +246,7 @@ class ActivationCache(Mapping[str, Any]):
         if Slice(neuron_slice).mode == "identity":
             return self._stack((array, labels), drop, return_labels)
         if incl_remainder:
-            raise NotImplementedError("incl_remainder with neuron_slice: subtract the sum from the stream instead")
+            raise NotImplementedError("neuron_slice does not support incl_remainder: subtract the sum from the stream")
         kept = set(Slice(neuron_slice).indices(self.model.cfg.d_mlp))
         chosen = [place for place, label in enumerate(labels) if int(label.split("N")[1]) in kept]
         stack, labels = self._stack((array, labels), drop, True)
@@ -294,8 +294,8 @@ class ActivationCache(Mapping[str, Any]):
         batch_slice: SliceInput = None,
         has_batch_dim: bool = True,
     ) -> Any:
-        """Direct contributions of vectors of the stream to the logits of `tokens`, or to their difference to the logits
-        of `incorrect_tokens`, `[component, batch, pos]`."""
+        """Direct contributions of vectors of the stream to the logits of `tokens`, or to the difference between their
+        logits and the logits of `incorrect_tokens`, `[component, batch, pos]`."""
         if self._native is None:
             scaled = self.apply_ln_to_stack(residual_stack, None, False, pos_slice, batch_slice, has_batch_dim)
             direction = self.model.tokens_to_residual_directions(tokens)

@@ -21,7 +21,7 @@ _ACTIVATIONS = {
 _NORMS = {"LayerNorm": "LN", "LayerNormPre": "LNPre", "Rms": "RMS", "RmsPre": "RMSPre", "None": None}
 _POSITIONS = {"Learned": "standard", "Alibi": "alibi", "Shortformer": "shortformer", "Rotary": "rotary"}
 
-# Settings of TransformerLens that change nothing here.
+# Settings of TransformerLens that have no effect in hooklens.
 _IGNORED = {
     "checkpoint_index", "checkpoint_label_type", "checkpoint_value", "device", "dtype", "from_checkpoint", "init_mode",
     "init_weights", "initializer_range", "load_in_4bit", "model_name", "n_devices", "n_params",
@@ -88,12 +88,11 @@ class HookedTransformerConfig:
         kind = others.pop("positional_embedding_type", "standard")
         raw["positional"] = _named(_POSITIONS, kind, "positional_embedding_type")
         if kind == "rotary":
-            raise NotImplementedError("a rotary model is made from its files: save a config.json and load the folder")
+            raise NotImplementedError("rotary models need a config.json: save one and load the folder")
         unknown = sorted(name for name, value in others.items() if name not in _IGNORED and value not in (None, False))
         if unknown:
             raise NotImplementedError(
-                f"hooklens makes no model with {', '.join(unknown)} from a configuration; save a config.json and load "
-                "the folder"
+                f"this configuration does not support {', '.join(unknown)}; save a config.json and load the folder"
             )
         self.seed, self.model_name = seed, "custom"
         self._fill(raw)

@@ -344,7 +344,7 @@ class Dump(Mapping[str, "Point | Latents"]):
 
 
 def _offsets(counts: Array) -> Array:
-    """Index at which the entries of each position start, followed by their number."""
+    """Index at which the entries of each position start, followed by the total number of entries."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
 
@@ -460,7 +460,7 @@ class PackedPoint(Point):
     """A point of a packed dump, whose rows are padded when they are read."""
 
     def __init__(self, name: str, files: list[PackedFile], shape: tuple[int, ...] | None = None) -> None:
-        """`shape` is that of all rows, if it is known."""
+        """`shape` is the shape of all rows together, if it is known."""
         self.name = name
         # The mask is not stored: it follows from the lengths of the rows.
         self._is_mask = name == "attention_mask"

@@ -13,9 +13,7 @@ class FactoredMatrix:
 
     def __init__(self, A: Any, B: Any) -> None:
         if A.shape[-1] != B.shape[-2]:
-            raise ValueError(
-                f"A has {A.shape[-1]} columns and B has {B.shape[-2]} rows; a factored matrix needs as many rows"
-            )
+            raise ValueError(f"A has {A.shape[-1]} columns, but B has {B.shape[-2]} rows; these numbers must be equal")
         self.A, self.B = A, B
         leading = tuple(A.shape[:-2]) if len(A.shape) >= len(B.shape) else tuple(B.shape[:-2])
         self.ldim, self.mdim, self.rdim = A.shape[-2], A.shape[-1], B.shape[-1]
@@ -30,7 +28,7 @@ class FactoredMatrix:
             product: Any = self.A @ (self.B @ other[..., None])
             return product[..., 0]
         if other.shape[-2] != self.rdim:
-            raise ValueError(f"the matrix has {self.rdim} columns; the right factor has {other.shape[-2]} rows")
+            raise ValueError(f"the matrix has {self.rdim} columns, but the right factor has {other.shape[-2]} rows")
         if self.rdim > self.mdim:
             return FactoredMatrix(self.A, self.B @ other)
         return FactoredMatrix(self.AB, other)
@@ -39,7 +37,7 @@ class FactoredMatrix:
         if len(other.shape) < 2:
             return (((other[None] @ self.A) @ self.B))[..., 0, :]
         if other.shape[-1] != self.ldim:
-            raise ValueError(f"the matrix has {self.ldim} rows; the left factor has {other.shape[-1]} columns")
+            raise ValueError(f"the matrix has {self.ldim} rows, but the left factor has {other.shape[-1]} columns")
         if self.ldim > self.mdim:
             return FactoredMatrix(other @ self.A, self.B)
         return FactoredMatrix(other, self.AB)
@@ -95,7 +93,7 @@ class FactoredMatrix:
 
     @property
     def eigenvalues(self) -> Any:
-        """The nonzero eigenvalues, which are those of `BA`, `[.., mdim]`."""
+        """The nonzero eigenvalues, which are the eigenvalues of `BA`, `[.., mdim]`."""
         return framework_of(self.A).eigenvalues(self.BA)
 
     def __getitem__(self, index: Any) -> FactoredMatrix:
@@ -108,7 +106,7 @@ class FactoredMatrix:
         if len(index) <= leading:
             return FactoredMatrix(self.A[index], self.B[index])
         if len(index) > len(self.shape):
-            raise IndexError(f"{len(index)} indices for a factored matrix of shape {self.shape}")
+            raise IndexError(f"{len(index)} indices are too many for a factored matrix of shape {self.shape}")
         before, rows = index[:leading], _as_slice(index[leading])
         columns = _as_slice(index[leading + 1]) if len(index) > leading + 1 else slice(None)
         return FactoredMatrix(self.A[(*before, rows)], self.B[(*before, slice(None), columns)])

@@ -42,8 +42,8 @@ class Generates:
     ) -> Any:
         """Continues a text, texts, or token ids. Hooks that were added run in every step.
 
-        Returns the input followed by the new tokens, as text for text and as ids, `[batch, pos]`, for ids;
-        `return_type` "str" or "tokens" chooses. Rows that end early are padded. Sampling takes `seed`, or else a seed
+        Returns the input followed by the new tokens, as text for text and as ids, `[batch, pos]`, for ids, unless
+        `return_type` is "str" or "tokens". Rows that end early are padded. Sampling takes `seed`, or else a seed
         from Python's `random`.
         """
         rows, mask = self._rows(input, prepend_bos, padding_side or "left")  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Node(NamedTuple):
-    """A node of a graph. `influence` is cumulative: the share of the total that this node and all with more have."""
+    """A node of a graph. `influence` is cumulative: the total share of this node and all nodes with more."""
 
     kind: str
     layer: int | None
@@ -24,7 +24,7 @@ class Node(NamedTuple):
 
 
 class AttributionGraph:
-    """Direct effects between features, tokens, errors and logits of one prompt. In Jupyter, it shows itself as a page.
+    """Direct effects between features, tokens, errors and logits of one prompt. Jupyter shows it as a page.
 
     Features are latents of `transcoders` (a path), or the `neurons` with the largest outputs at each position. `answer`
     and `wrong` choose the targets; by default, they are the most likely tokens.
@@ -42,7 +42,7 @@ class AttributionGraph:
         max_nodes: int | None = None,
     ) -> None:
         if wrong is not None and answer is None:
-            raise TypeError("wrong needs answer")
+            raise TypeError("wrong requires answer")
         self._native = _native.AttributionGraph(
             model._native, model._rows(prompt)[0], transcoders=transcoders, neurons=neurons, answer=answer,
             wrong=wrong, max_nodes=max_nodes,
@@ -58,7 +58,7 @@ class AttributionGraph:
 
     @property
     def replacement_score(self) -> float:
-        """The share of the influence that goes back to tokens rather than to errors."""
+        """The share of the influence that comes from tokens rather than from errors."""
         return self._native.scores()[0]
 
     @property
@@ -72,7 +72,8 @@ class AttributionGraph:
         return self._native.deviation
 
     def prune(self, node_share: float = 0.8, edge_share: float = 0.98) -> tuple[list[int], list[tuple[int, int, float]]]:
-        """Nodes with a share of the influence, and edges (source, target, effect) with a share of theirs."""
+        """Nodes that account for `node_share` of the influence, and edges (source, target, effect) that account for
+        `edge_share`."""
         return self._native.prune(node_share, edge_share)
 
     def save(self, path: str | Path, node_share: float = 0.8, edge_share: float = 0.98) -> None:

@@ -28,7 +28,7 @@ class Handle:
 
 
 class ReturnsGradient(Exception):
-    """Raised when a backward hook that was taken to read returns a gradient."""
+    """Raised when a backward hook that was assumed to only read returns a gradient."""
 
     def __init__(self, handle: Handle) -> None:
         super().__init__("a backward hook returned a gradient")
@@ -137,7 +137,7 @@ class Hooks:
         level: int | None,
         name: str | None = None,
     ) -> None:
-        """Removes handles, or one hook point's part of them."""
+        """Removes handles or, with `name`, removes them from one hook point only."""
 
         def applies(handle: Handle) -> bool:
             return (
@@ -160,7 +160,7 @@ class Hooks:
 
     @contextmanager
     def added(self, handles: Iterable[Handle], remove: bool, clear_contexts: bool) -> Iterator[None]:
-        """Adds handles for the time of a `with` block."""
+        """Adds handles for the duration of a `with` block."""
         mine = [self.add(handle) for handle in handles]
         try:
             yield

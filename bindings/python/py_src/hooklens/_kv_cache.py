@@ -84,7 +84,7 @@ class HookedTransformerKeyValueCache:
         return self._model._framework.tokens(rows)
 
     def append_attention_mask(self, attention_mask: Any) -> Any:
-        """Appends a mask, `[batch, new]`, and returns the whole. Runs append theirs by themselves."""
+        """Appends a mask, `[batch, new]`, and returns the whole mask. Runs append their own masks."""
         rows = [[bool(real) for real in row] for row in attention_mask.tolist()]
         whole = self._native.append_attention_mask(rows)
         return self._model._framework.tokens([[int(real) for real in row] for row in whole])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Self = TypeVar("Self", bound="LoadsModels")
 
-# What TransformerLens does by default, where it keeps the model's predictions.
+# TransformerLens's default processing. Steps that would change the model's predictions are skipped.
 _STANDARD = {
     "fold_ln": True,
     "center_writing_weights": True,
@@ -24,7 +24,7 @@ _STANDARD = {
 
 
 class LoadsModels:
-    """`from_pretrained` and its relatives."""
+    """`from_pretrained` and related methods."""
 
     @classmethod
     def from_pretrained(

@@ -125,7 +125,7 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         """Runs the model and records the hook points that `names_filter` selects: all, a name, names, or a function of
         the name. With `incl_bwd`, the run returns the loss, and the cache has its gradients as `<name>_grad`.
 
-        `pos_slice` records some positions only. Other options are those of `forward`.
+        `pos_slice` records some positions only. Other options are the same as for `forward`.
         """
         names = self._hooks.resolve(names_filter)
         positions = Slice(pos_slice)
@@ -157,7 +157,7 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         clear_contexts: bool = False,
         **options: Any,
     ) -> Any:
-        """Runs the model with hooks, which end with the run. Options are those of `forward`.
+        """Runs the model with hooks, which are removed after the run. Options are the same as for `forward`.
 
         A hook is `(name, function)`, where the name may be a function that selects names. The function is called as
         `function(activation, hook=hook_point)`.
@@ -341,14 +341,14 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
             if isinstance(returned, tuple):
                 returned = returned[0]  # as backward hooks of torch return it
             if returned is None or returned is value:
-                # Where the framework's array is not the model's memory, changes in place must be given back.
+                # Where the framework's array is not the model's memory, changes in place must be copied back.
                 return framework.to_native(value, array) if framework.copies(array) else None
             return framework.to_native(returned, array)
 
         return call
 
     def _run_gradients(self, input: Any, **options: Any) -> _native.RunOutput:
-        """A native run with gradients. If a backward hook returns a gradient, runs again and lets it."""
+        """A native run with gradients. If a backward hook returns a gradient, runs again with its edit allowed."""
         editing: tuple[Handle, ...] = ()
         while True:
             try:
@@ -532,20 +532,20 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         self._native.save_pretrained(folder)
 
     def set_use_attn_result(self, use_attn_result: bool) -> None:
-        """Whether runs compute `hook_result` without being asked for it by name."""
+        """Sets whether runs compute `hook_result` even if it is not requested by name."""
         self._request("use_attn_result", use_attn_result, ("hook_result",))
 
     def set_use_split_qkv_input(self, use_split_qkv_input: bool) -> None:
-        """Whether runs compute `hook_q_input`, `hook_k_input` and `hook_v_input` without being asked for them."""
+        """Sets whether runs compute `hook_q_input`, `hook_k_input` and `hook_v_input` even if not requested by name."""
         names = ("hook_q_input", "hook_k_input", "hook_v_input")
         self._request("use_split_qkv_input", use_split_qkv_input, names)
 
     def set_use_attn_in(self, use_attn_in: bool) -> None:
-        """Whether runs compute `hook_attn_in` without being asked for it."""
+        """Sets whether runs compute `hook_attn_in` even if it is not requested by name."""
         self._request("use_attn_in", use_attn_in, ("hook_attn_in",))
 
     def set_use_hook_mlp_in(self, use_hook_mlp_in: bool) -> None:
-        """Whether runs compute `hook_mlp_in` without being asked for it."""
+        """Sets whether runs compute `hook_mlp_in` even if it is not requested by name."""
         self._request("use_hook_mlp_in", use_hook_mlp_in, ("hook_mlp_in",))
 
     def set_ungroup_grouped_query_attention(self, ungroup_grouped_query_attention: bool) -> None:

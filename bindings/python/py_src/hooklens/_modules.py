@@ -32,7 +32,7 @@ class Module:
         return sorted({name[len(start) :].split(".")[0] for name in names if name.startswith(start)})
 
     def __call__(self, x: Any) -> Any:
-        """Runs this part alone, where a model can: a block, the embedding, the final norm or the unembedding."""
+        """Runs this part alone: supported for blocks, the embedding, the final norm and the unembedding."""
         return run_part(self._model, self._name, x)
 
     def __repr__(self) -> str:

@@ -83,7 +83,8 @@ class AttributionGraph:
         """
     def prune(self, /, node_share: SupportsFloat | SupportsIndex = 0.8, edge_share: SupportsFloat | SupportsIndex = 0.98) -> tuple[list[int], list[tuple[int, int, float]]]:
         """
-        Indices of the nodes with a share of the influence, and edges (source, target, effect) with a share of theirs.
+        Prunes the graph: indices of the nodes that account for `node_share` of the influence, and the edges (source,
+        target, effect) that account for `edge_share`.
         """
     def save(self, /, path: str | PathLike[str], node_share: SupportsFloat | SupportsIndex = 0.8, edge_share: SupportsFloat | SupportsIndex = 0.98) -> None:
         """
@@ -132,7 +133,7 @@ class Circuit:
     def __len__(self, /) -> int: ...
     def complement(self, /) -> Circuit:
         """
-        The edges of the model that the circuit does not have.
+        The edges of the model that are not in the circuit.
         """
     def edges(self, /) -> list[tuple[str, str]]:
         """
@@ -231,8 +232,8 @@ class EdgeScores:
     """
     def circuit(self, /, count: SupportsIndex, selection: str = "top") -> Circuit:
         """
-        The circuit of the best edges: `top` by magnitude, `most-helpful` by sign, or grown from the
-        logits, `greedy` or `greedy-helpful`.
+        The circuit of the best edges: `top` by magnitude, `most-helpful` by sign, or grown from the logits (`greedy` or
+        `greedy-helpful`).
         """
     def largest(self, /, count: SupportsIndex) -> list[tuple[str, str, float]]:
         """
@@ -347,7 +348,7 @@ class Model:
         """
     def accumulated_resid(self, /, cache: Cache, place: Incomplete, sublayers: bool, apply_ln: bool) -> tuple[Array, list[str]]:
         """
-        The stream before each layer, and after each sublayer with `sublayers`.
+        The stream before each layer; with `sublayers`, also between its sublayers.
         """
     def apply_ln(self, /, cache: Cache, place: Incomplete, vectors: Array) -> Array:
         """
@@ -387,7 +388,7 @@ class Model:
         """
     def full_resid_decomposition(self, /, cache: Cache, place: Incomplete, expand_neurons: bool, apply_ln: bool) -> tuple[Array, list[str]]:
         """
-        The stream by heads, MLPs or neurons, embeddings and biases.
+        The stream as a sum of heads, MLPs or neurons, embeddings and biases.
         """
     def generate(self, /, input: str | SupportsGetItem[int, str] | SupportsGetItem[int, SupportsGetItem[int, SupportsIndex]] | Array, *, mask: SupportsGetItem[int, SupportsGetItem[int, bool]] | None = None, max_new_tokens: SupportsIndex = 10, sampling: Incomplete | None = None, seed: SupportsIndex = 0, stop_at_eos: bool = True, stop_tokens: SupportsGetItem[int, SupportsIndex] = ..., hooks: SupportsGetItem[int, Incomplete] = ..., kv_cache: KvCache | None = None) -> list[tuple[list[int], list[float], str | None]]:
         """
@@ -551,7 +552,8 @@ class PatchingTask:
         """
     def adversarial_ablation(self, /, circuit: Circuit, steps: SupportsIndex = 5, subsets: SupportsIndex = 20, ablation: str = "patching") -> tuple[float, float]:
         """
-        Faithfulness with everything outside a circuit ablated, and the worst over subsets of it.
+        Faithfulness with everything outside a circuit ablated, and the worst faithfulness with only a subset of it
+        ablated.
         """
     def attribution(self, /, sweep: str) -> tuple[Labeled, list[float] | None, list[float]]:
         """
@@ -563,7 +565,7 @@ class PatchingTask:
         """
     def faithfulness(self, /, scores: EdgeScores, selection: str = "top", shares: SupportsGetItem[int, SupportsFloat | SupportsIndex] | None = None, ablation: str = "patching") -> tuple[list[float], list[float], float, float]:
         """
-        Faithfulness of circuits that keep growing shares of the edges; CPR and CMD as MIB defines them.
+        Faithfulness of circuits with increasing shares of the edges, and CPR and CMD as MIB defines them.
         """
     def node_scores(self, /, nodes: str, *, by_position: bool = False, method: str = "attribution", ablation: str = "patching") -> NodeScores:
         """

@@ -113,7 +113,7 @@ class PackedFile:
         return self.file.shape(name)[:1] == (self.tokens,) or axes[:1] == ["batch*pos*head"]
 
     def has_vectors(self, name: str) -> bool:
-        """Whether a point has a vector for each token. Values of the last token are such vectors if no row has others."""
+        """Whether a point has one vector per token, which includes values of last tokens if each row has one token."""
         if self.per_token(name):
             return self.axes(name)[:1] != ["batch*pos*head"]
         one = self.axes(name)[1:2] in (["1"], ["one"]) and self.rows == self.tokens and not self.is_ragged(name)

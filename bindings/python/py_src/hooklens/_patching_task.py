@@ -79,8 +79,8 @@ class Patching:
         self._task = _native.PatchingTask(model._native, rows[0][0], rows[1][0], judge)
 
     def sweep(self, name: str, progress: Callable[[int, int], None] | None = None) -> PatchingResult:
-        """Patches activations of the clean run into the corrupted run, one site at a time. The names are those of
-        TransformerLens without `get_act_patch_`: `resid_pre`, `attn_head_out_all_pos`, ..."""
+        """Patches activations of the clean run into the corrupted run, one site at a time. The names are
+        TransformerLens's without `get_act_patch_`: `resid_pre`, `attn_head_out_all_pos`, ..."""
         return PatchingResult(self._task.sweep(name, progress))
 
     def attribution(self, name: str) -> PatchingResult:
@@ -133,7 +133,7 @@ class Patching:
     def adversarial_ablation(
         self, circuit: Circuit, steps: int = 5, subsets: int = 20, ablation: str = "patching"
     ) -> tuple[float, float]:
-        """Faithfulness with everything outside the circuit ablated, and with the worst part of it ablated."""
+        """Faithfulness with everything outside the circuit ablated, and with only the worst part of that ablated."""
         return self._task.adversarial_ablation(circuit._native, steps, subsets, ablation)
 
 
@@ -187,8 +187,8 @@ class EdgeScores:
         return LabeledArray(self._native.scores)
 
     def circuit(self, count: int, selection: str = "top") -> Circuit:
-        """The circuit of the best edges: `top` by magnitude, `most-helpful` by sign, or grown from the logits, `greedy` or
-        `greedy-helpful`."""
+        """The circuit of the best edges: `top` by magnitude, `most-helpful` by sign, or grown from the logits (`greedy`
+        or `greedy-helpful`)."""
         return Circuit(self._native.circuit(count, selection))
 
     def stability(self, count: int, resamples: int = 200, seed: int = 0) -> tuple[list[Edge], float]:

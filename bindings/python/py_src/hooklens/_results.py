@@ -13,8 +13,8 @@ from . import _native
 class LabeledArray:
     """Numbers with named axes and a label for each index.
 
-    `values` is a NumPy array, `axes` a dictionary from names to labels. In Jupyter, it shows itself as a heatmap, a line
-    plot or a table.
+    `values` is a NumPy array, `axes` a dictionary from names to labels. Jupyter shows it as a heatmap, a line plot or a
+    table.
     """
 
     def __init__(self, native: _native.Labeled) -> None:

@@ -24,7 +24,8 @@ class HeldOut(NamedTuple):
 
 
 class SAE:
-    """A sparse autoencoder or transcoder of any published format. Arrays are those of the caller: NumPy, torch or JAX.
+    """A sparse autoencoder or transcoder of any published format. Results are arrays of the caller's kind: NumPy, torch
+    or JAX.
 
     >>> from hooklens import SAE, HookedTransformer
     >>> model, sae = HookedTransformer.from_pretrained("embedded:ioi"), SAE.from_pretrained("embedded:ioi-sae")

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from ._kv_cache import HookedTransformerKeyValueCache
 
 Rows = list[list[int]]
-# Rows of padded batches whose mask is remembered.
+# Maximum number of padded rows whose masks are remembered.
 _REMEMBERED = 4096
 
 
 class Tokenizer:
-    """The model's tokenizer, as far as models are concerned. `transformers` has complete ones."""
+    """The model's tokenizer, reduced to what models need. `transformers` has complete tokenizers."""
 
     def __init__(self, native: _native.Model, padding_side: Literal["left", "right"]) -> None:
         self._native, self.padding_side = native, padding_side

@@ -27,7 +27,7 @@ class HasWeights:
     _weights: dict[str, Any]
 
     def _kept(self, name: str, read: Callable[[], Any]) -> Any:
-        """A weight that was read before, or else now."""
+        """A cached weight, which is read first if it is not cached yet."""
         if name not in self._weights:
             self._weights[name] = read()
         return self._weights[name]
@@ -224,7 +224,7 @@ class HasWeights:
         return self._framework.shared(found)
 
     def all_composition_scores(self, mode: Literal["Q", "K", "V"]) -> Any:
-        """How much each head reads what each earlier head wrote, `[layer, head, layer, head]`: writer, then reader."""
+        """How much each head reads from earlier heads' outputs, `[layer, head, layer, head]`: writer, then reader."""
         values = self._native.composition_scores(mode).values
         sizes = (self.cfg.n_layers, self.cfg.n_heads)
         return self._framework.from_numpy(values.reshape(*sizes, *sizes).astype(np.float32))
@@ -234,7 +234,7 @@ class HasWeights:
         return self._native.head_labels()
 
     def tokens_to_residual_directions(self, tokens: Any) -> Any:
-        """The unembedding's columns of tokens: `[d_model]` for one, `[.., d_model]` for an array of ids."""
+        """The unembedding's columns for tokens: `[d_model]` for one, `[.., d_model]` for an array of ids."""
         if isinstance(tokens, str):
             tokens = self.to_tokens(tokens, prepend_bos=False)  # type: ignore[attr-defined]
             tokens = tokens[0] if tokens.shape[-1] > 1 else tokens[0, 0]

@@ -31,7 +31,7 @@ def detect_head(
     """How well each head's attention pattern fits a detection pattern, `[layer, head]`; -1 for heads that are left out.
 
     `detection_pattern` is one of `HEAD_NAMES` or a lower triangular matrix, `[query, key]`. With `"mul"`, the score is
-    the share of the attention that is where the pattern is; with `"abs"`, 1 minus the mean difference per query. Scores
+    the share of the attention that falls on the pattern; with `"abs"`, 1 minus the mean difference per query. Scores
     of several texts are averaged.
     """
     if isinstance(seq, list):

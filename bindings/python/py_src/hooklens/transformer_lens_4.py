@@ -55,7 +55,7 @@ _FLAGS = {
     "hook_mlp_in": "use_hook_mlp_in",
 }
 
-# Arguments of a run that change nothing here.
+# Arguments of a run that have no effect in hooklens.
 _IGNORED = {"use_cache", "use_past_kv_cache", "output_attentions", "output_hidden_states"}
 _REPLACEMENT = "hooklens.torch.HookedTransformer"
 _REPLACEMENTS = {
@@ -79,7 +79,7 @@ class HooklensDriver:
 
     Interventions are `{"op": "suppress"}`, `{"op": "scale", "factor": x}`, `{"op": "add", "value": x}` and
     `{"op": "set", "value": x}`; values are numbers or arrays that fit the activation. With `"pos"`, a position or a
-    list of positions, they change only these. Positions of attention scores and patterns are those of queries.
+    list of positions, they change only these. For attention scores and patterns, these are query positions.
     """
 
     # Edits are specifications, and there is no backward pass.
@@ -225,9 +225,9 @@ def _points(model: TorchTransformer) -> tuple[dict[str, tuple[str, ...]], set[st
         module, _, hook = name.rpartition(".")
         last = module.rpartition(".")[2]
         if hook == "hook_normalized" and last.startswith("ln"):
-            # There before the weights of a layer norm, here after them.
+            # TransformerLens 4 has this hook before the weights of a layer norm are applied, hooklens after.
             return layer_norm and not (last == "ln_final" and cfg.final_rms)
-        # Other layouts, and weights of the experts in use instead of all.
+        # These have other layouts or, for `hook_expert_weights`, include only the experts in use.
         return last in ("q_norm", "k_norm") or hook == "hook_expert_weights"
 
     different = {name for name in points if is_different(name)}
@@ -246,20 +246,20 @@ def _points(model: TorchTransformer) -> tuple[dict[str, tuple[str, ...]], set[st
     scale = raw["embed_scale"]
     multiplied = scale is not None and not math.isclose(scale, cfg.d_model**0.5, rel_tol=0.01)
     if multiplied or cfg.positional_embedding_type == "alibi":
-        # Granite's multiplier of outputs is part of the weights here; Bloom's outputs include the stream there.
+        # hooklens folds Granite's output multiplier into weights; TransformerLens 4 adds the stream to Bloom's outputs.
         del layers["attn.hook_out"], layers["mlp.hook_out"]
     for layer in range(cfg.n_layers):
         names.update({f"blocks.{layer}.{theirs}": f"blocks.{layer}.{ours}" for theirs, ours in layers.items()})
     known = set(model.hook_names())
     points.update({theirs: (ours,) for theirs, ours in names.items() if ours in known})
     if cfg.parallel_attn_mlp and _shares_norm(model):
-        # One norm there, two with the same weights here.
+        # TransformerLens 4 has one norm, hooklens has two with the same weights.
         points = {name: own for name, own in points.items() if ".ln2." not in name}
         for name, own in points.items():
             if ".ln1." in name:
                 points[name] = (*own, own[0].replace(".ln1.", ".ln2."))
         if "ln_final.hook_out" in points and not model._weight("ln_final.b").any():
-            # Cohere, whose norms have no biases: its scale of logits is part of the final norm's weights here.
+            # Cohere, whose norms have no biases: hooklens folds its logit scale into the final norm's weights.
             del points["ln_final.hook_out"]
     return {name: own for name, own in points.items() if name not in different}, different
 

@@ -52,8 +52,8 @@ def get_corner(tensor: Any, n: int = 3) -> Any:
 
 
 def lm_cross_entropy_loss(logits: Any, tokens: Any, attention_mask: Any = None, per_token: bool = False) -> Any:
-    """The loss of next-token predictions: the mean, or `[batch, pos - 1]` with `per_token`. Pairs with padding count as
-    0 and not in the mean."""
+    """The loss of next-token predictions: the mean, or `[batch, pos - 1]` with `per_token`. Pairs with padding count
+    as 0 and are not part of the mean."""
     framework = framework_of(logits)
     losses = -framework.at_ids(framework.log_softmax(logits)[..., :-1, :], tokens[..., 1:])
     if attention_mask is None:
@@ -153,15 +153,15 @@ def is_lower_triangular(x: Any) -> bool:
 
 
 def composition_scores(left: Any, right: Any, broadcast_dims: bool = True) -> Any:
-    """Norm of the product of factored matrices, divided by their norms. With `broadcast_dims`, every `left` with every
-    `right`."""
+    """Norm of the product of factored matrices, divided by their norms. With `broadcast_dims`, compares every `left`
+    with every `right`."""
     if broadcast_dims:
         for _ in range(right.ndim - 2):
             left = left.unsqueeze(left.ndim - 2)
         for _ in range(left.ndim - right.ndim):
             right = right.unsqueeze(0)
     if left.rdim != right.ldim:
-        raise ValueError(f"the left matrix has {left.rdim} columns and the right one {right.ldim} rows")
+        raise ValueError(f"the left matrix has {left.rdim} columns, but the right one has {right.ldim} rows")
     r_left, r_right = left.collapse_r(), right.collapse_l()
     norms = [(part**2).sum((-2, -1)) ** 0.5 for part in (r_left, r_right)]
     # The factors that are dropped are orthogonal, so they do not change the norm.

@@ -244,7 +244,7 @@ impl<'a> Analysis<'a> {
         Ok(narrowed(held, self.model.dtype().burn()))
     }
 
-    /// The whole recorded activation of a point whose axes are not batch and position.
+    /// The complete recorded activation of a point whose first axes are not batch and position.
     pub(super) fn raw(&self, name: String) -> Result<&'a Activation> {
         self.cache.activation(name).map_err(not_recorded)
     }
@@ -274,7 +274,7 @@ impl<'a> Analysis<'a> {
         self.stream_at(place)
     }
 
-    /// What a vector that layer `layer` wrote contributes to the stream at `place`, after the blocks in between have
+    /// Contribution to the stream at `place` of a vector that layer `layer` wrote, after the blocks in between have
     /// scaled the stream.
     pub(super) fn arrived<const D: usize>(&self, layer: usize, place: ResolvedStage, written: Tensor<D>) -> Tensor<D> {
         let blocks = self.model.parts().blocks.iter().take(place.layers).skip(layer);

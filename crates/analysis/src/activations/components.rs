@@ -75,7 +75,7 @@ impl Components {
         Ok(self)
     }
 
-    /// The same components, to be read by the final norm.
+    /// Moves the components to the final stage, where the final norm reads them.
     pub(super) fn read_at_the_end(mut self, layers: usize) -> Self {
         self.place = ResolvedStage { layers, attn: false, reader: Reader::Unembed };
         self

@@ -28,7 +28,7 @@ pub enum Stage {
     Final,
 }
 
-/// How often the residual stream is read along the layers.
+/// Whether the residual stream is read once per layer, or before each sublayer.
 ///
 /// ```
 /// use hooklens::activations::{Per, Stage};
@@ -70,18 +70,19 @@ pub enum Neurons {
     Apart,
 }
 
-/// A stage resolved for one model: the number of layers that have written, and whether the next layer's attention has.
+/// A stage resolved for one model: how many layers have written, and whether the next layer's attention has written
+/// too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ResolvedStage {
     /// Number of layers whose attention and MLP have both written.
     pub(super) layers: usize,
     /// Whether the next layer's attention has written too.
     pub(super) attn: bool,
-    /// What reads the stream here.
+    /// The component that reads the stream at this stage.
     pub(super) reader: Reader,
 }
 
-/// What reads the residual stream at a stage, with its layer.
+/// A component that reads the residual stream at a stage, with its layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
     Attn(usize),

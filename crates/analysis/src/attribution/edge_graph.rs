@@ -160,7 +160,7 @@ impl EdgeGraph {
         Err(CircuitError::Order { sender, receiver })
     }
 
-    /// Checks that `other` has the same edges and, if both are known, belongs to the same model.
+    /// Checks that `other` has the same edges and, if both models are known, belongs to the same model.
     pub(crate) fn check_same(&self, other: &Self) -> Result<(), CircuitError> {
         let edges = |graph: &Self| (graph.senders.len(), graph.receivers.len());
         if (&self.senders, &self.receivers, self.parallel) != (&other.senders, &other.receivers, other.parallel) {

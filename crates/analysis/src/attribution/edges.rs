@@ -146,7 +146,7 @@ impl EdgeScores {
                 return Err(wrong("their edges differ"));
             }
             if share.model != model {
-                return Err(wrong("they are of models with different weights"));
+                return Err(wrong("they belong to models with different weights"));
             }
             all.push(share.scores);
         }
@@ -186,8 +186,8 @@ impl EdgeScores {
         matching(self.scores.axes()[..2].to_vec(), mean)
     }
 
-    /// Intervals and p-values of the scores over examples, `[sender, receiver]`. p-values are NaN, and not corrected for,
-    /// where the sender writes after the receiver has read.
+    /// Intervals and p-values of the scores over examples, `[sender, receiver]`. Where the sender writes after the
+    /// receiver has read, p-values are NaN and do not count in the correction.
     ///
     /// ```
     /// # use hooklens::attribution::Gradient;
@@ -247,7 +247,7 @@ impl EdgeScores {
 }
 
 impl Patching<'_> {
-    /// Scores every edge: the change in the sender's output times the gradient at the receiver's input. With
+    /// Scores every edge by the change in the sender's output times the gradient at the receiver's input. With
     /// grouped-query attention, there is one key receiver and one value receiver per key/value head.
     ///
     /// Per example, takes two forward passes for the recordings, plus one forward and one backward pass per step of
@@ -268,13 +268,13 @@ impl Patching<'_> {
     /// ```
     ///
     /// # Errors
-    /// Fails for ablations (they have no paired prompts), for `Gradient::Integrated(0)` and for [`Backward::GradDrop`];
-    /// otherwise, same as [`Patching::attribution`].
+    /// Fails for zero and mean ablations (they have no source run), for `Gradient::Integrated(0)` and for
+    /// [`Backward::GradDrop`]; otherwise, same as [`Patching::attribution`].
     pub fn edges(&self, gradient: Gradient) -> Result<EdgeScores> {
         self.edges_by(gradient, self.backward)
     }
 
-    /// Like [`Patching::edges`], with another backward pass.
+    /// Like [`Patching::edges`], with the given backward pass.
     pub(crate) fn edges_by(&self, gradient: Gradient, backward: Backward) -> Result<EdgeScores> {
         backward.check_edges()?;
         let model = self.model();

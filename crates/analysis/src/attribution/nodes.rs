@@ -78,7 +78,8 @@ impl<'m, M: Patchable> Patching<'m, M> {
         let slopes = |example: Example<'_, M>| {
             let mut names: Vec<&str> = ids.iter().map(|id| &*catalog.info(*id).name).collect();
             if backward != Backward::Gradient && !names.contains(&EMBED) {
-                // The metric always depends on the embedding, but without some gradients on none of the points.
+                // If some gradients are cut, the metric may depend on none of the points, but it always depends on the
+                // embedding.
                 names.push(EMBED);
             }
             let mut shares: BTreeMap<PointId, Vec<ArrayD<f64>>> = BTreeMap::new();

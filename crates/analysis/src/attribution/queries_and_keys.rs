@@ -1,4 +1,4 @@
-//! AtP* (Kramár et al. 2024) for queries and keys: the softmax is recomputed, and only the rest is linear.
+//! AtP* (Kramár et al. 2024) for queries and keys: the softmax is recomputed, and only the rest is linearized.
 
 use hooklens_hooks::{Axis, PointId};
 use ndarray::ArrayD;
@@ -16,10 +16,10 @@ enum Patched {
 }
 
 impl Patching<'_> {
-    /// Estimates the effects of patching each query, `[layer, pos, head]`, with the fix of AtP* (Kramár et al. 2024): the
-    /// attention pattern with the patched query is computed exactly, and its effect by the gradient at the pattern. A
-    /// saturated softmax, whose gradient is zero, no longer hides an effect. The labels are the same as for a
-    /// sweep over `*attn.hook_q` per position and head.
+    /// Estimates the effects of patching each query, `[layer, pos, head]`, with the fix of AtP* (Kramár et al. 2024):
+    /// the attention pattern with the patched query is computed exactly, and the effect of its change is estimated from
+    /// the gradient at the pattern. A saturated softmax, whose gradient is zero, no longer hides an effect. The labels
+    /// are the same as for a sweep over `*attn.hook_q` per position and head.
     ///
     /// ```
     /// use hooklens::hook::Axis;
@@ -37,9 +37,9 @@ impl Patching<'_> {
     /// ```
     ///
     /// # Errors
-    /// Fails for ablations (they have no paired prompts), for prompts of different lengths, and for models with layers
-    /// without attention, latent attention, a soft cap of attention scores or scores that grow with the position;
-    /// otherwise, same as [`Patching::attribution`].
+    /// Fails for zero and mean ablations (they have no source run), for prompts of different lengths, and for models
+    /// with layers without attention, latent attention, a soft cap on attention scores or scores that grow with the
+    /// position; otherwise, same as [`Patching::attribution`].
     pub fn query_attribution(&self) -> Result<PatchingResult> {
         self.recomputed(Patched::Queries)
     }
@@ -149,7 +149,8 @@ struct Recomputed {
     /// The pattern and the gradient at it, `[1, head, query, key]`.
     pattern: ArrayD<f32>,
     gradient: ArrayD<f32>,
-    /// The patched queries or keys in both runs, and the others in the unpatched run, `[1, pos, head, d_head]`.
+    /// The patched queries (or keys) in both runs, and the keys (or queries) in the unpatched run,
+    /// `[1, pos, head, d_head]`.
     base: ArrayD<f32>,
     source: ArrayD<f32>,
     other: ArrayD<f32>,
@@ -157,7 +158,7 @@ struct Recomputed {
 }
 
 impl Recomputed {
-    /// Change of a score: the product of a changed vector and one of the other kind.
+    /// Change of a score: the product of the change of a patched query (or key) and a key (or query).
     fn change(&self, pos: usize, head: usize, other_pos: usize, other_head: usize) -> f64 {
         let d_head = self.base.shape()[3];
         let product = (0..d_head).map(|at| {
@@ -179,7 +180,7 @@ impl Recomputed {
         let mut effects = Vec::with_capacity(queries * heads);
         for query in 0..queries {
             for head in 0..heads {
-                // What a sink takes, if the model has them; its score does not change.
+                // The attention of the sink, if the model has sinks; its score does not change.
                 let mut sum = 1.0 - (0..keys).map(|key| self.at(head, query, key).0).sum::<f64>();
                 let (mut before, mut after) = (0.0, 0.0);
                 for key in 0..keys {

@@ -11,8 +11,8 @@ use crate::error::CircuitError;
 use crate::patching::Receiver;
 use hooklens_model::error::Result;
 
-/// A part of a model that is claimed to do a task: the edges between components that are kept, while all others are
-/// ablated.
+/// A part of a model that is claimed to do a task: a set of edges between components. These edges are kept, and all
+/// others are ablated.
 ///
 /// ```
 /// use hooklens::attribution::Gradient;
@@ -275,7 +275,7 @@ fn read_by(graph: &EdgeGraph) -> Vec<Vec<usize>> {
     read_by
 }
 
-/// An edge and its mean score, or the magnitude of it.
+/// An edge and its mean score, or the magnitude of its mean score.
 type Ranked = ((usize, usize), f64);
 
 /// All edges with the magnitudes of their mean scores, in descending order.

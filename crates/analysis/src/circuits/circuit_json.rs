@@ -1,4 +1,4 @@
-//! Circuits as JSON: our own format, and MIB's.
+//! Circuits as JSON: hooklens's own format, and MIB's.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 use ndarray::Array2;
 
-/// Our own format.
+/// Hooklens's own format.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
@@ -80,9 +80,9 @@ impl Circuit {
     /// Reads a circuit of this model from [`Circuit::to_json`] or from MIB's JSON (the edges with `in_graph`).
     ///
     /// # Errors
-    /// Fails if the text is neither, if the model lacks an edge, and if the weights are others. MIB's format has no
-    /// hash of the weights, so only the architecture is compared. With grouped-query attention, it must agree on all
-    /// query heads that share keys and values. Circuits of neurons are refused.
+    /// Fails if the text has neither format, if the model lacks an edge, and if the weights differ. MIB's format has no
+    /// hash of the weights, so only the architecture is compared. With grouped-query attention, a file in MIB's format
+    /// must treat all query heads that share keys and values alike. Circuits of neurons are refused.
     pub fn from_json(graph: &EdgeGraph, text: &str) -> Result<Self, CircuitError> {
         let value = parsed(text)?;
         if value.get("cfg").is_some() {
@@ -105,12 +105,12 @@ impl Circuit {
 }
 
 impl EdgeScores {
-    /// Reads scores of this model's edges from MIB's JSON, as those of one example. MIB's scores say how much keeping an
-    /// edge raises the metric, so their sign is reversed.
+    /// Reads scores of this model's edges from MIB's JSON, as the scores of a single example. MIB's scores say how much
+    /// keeping an edge raises the metric, so their sign is reversed.
     ///
     /// # Errors
-    /// Fails if the text is not in MIB's format, if an edge has no score or is missing, and if the architecture is
-    /// another.
+    /// Fails if the text is not in MIB's format, if an edge has no score or is missing, and if the architecture
+    /// differs.
     pub fn from_mib(graph: &EdgeGraph, text: &str) -> Result<Self, CircuitError> {
         let (_, scores) = mib_edges(graph, parsed(text)?)?;
         if let Some((from, to)) = graph.places().find(|place| !scores[*place].is_finite()) {
@@ -171,7 +171,7 @@ impl EdgeScores {
     }
 }
 
-/// Which edges are in the graph, and their scores, `[sender, receiver]`; NaN without one.
+/// Which edges are in the graph, and their scores, both `[sender, receiver]`. An edge without a score has NaN.
 fn mib_edges(graph: &EdgeGraph, value: serde_json::Value) -> Result<(Array2<bool>, Array2<f64>), CircuitError> {
     let stored: Mib = serde_json::from_value(value).map_err(unreadable)?;
     if stored.nodes.values().any(|node| node.neurons.is_some()) {
@@ -203,7 +203,7 @@ fn mib_edges(graph: &EdgeGraph, value: serde_json::Value) -> Result<(Array2<bool
         }
         seen[place] = true;
         kept[place] = edge.in_graph;
-        // Each query head has a part of the effect of the keys and values that it shares.
+        // Each query head has its own part of the effect of shared keys and values, so the parts are summed.
         scores[place] += edge.score.unwrap_or(f64::NAN);
     }
     if let Some((from, to)) = graph.places().find(|place| !seen[*place]) {
@@ -217,10 +217,10 @@ pub(super) fn parsed(text: &str) -> Result<serde_json::Value, CircuitError> {
     serde_json::from_str(text).map_err(unreadable)
 }
 
-/// Reads a circuit of our own, and checks the format that it names.
+/// Reads a circuit in one of hooklens's own formats, and checks its `format` field.
 pub(super) fn stored<T: DeserializeOwned>(value: serde_json::Value, expected: &str) -> Result<T, CircuitError> {
     let wrong = |reason: String| CircuitError::File { reason };
-    let format = value.get("format").cloned().ok_or_else(|| wrong("it names no format".into()))?;
+    let format = value.get("format").cloned().ok_or_else(|| wrong("it has no `format` field".into()))?;
     let stored = serde_json::from_value(value).map_err(unreadable)?;
     match format.as_str() {
         Some(format) if format != expected => {

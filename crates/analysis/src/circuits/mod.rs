@@ -1,5 +1,5 @@
-//! Circuits: parts of a model that do a task, discovered and proven; and QK and OV circuits (Elhage et al. 2021), which
-//! say what a head attends to and what it moves, computed from its weights.
+//! Circuits: parts of a model that do a task, discovered and proven; and QK and OV circuits (Elhage et al. 2021): what
+//! a head attends to and what information it moves, computed from its weights.
 
 mod circuit;
 mod circuit_json;

@@ -44,7 +44,7 @@ pub enum AnalysisError {
         components: String,
         /// Rows and positions of the analysis.
         analysis: String,
-        /// Whether rows and positions are equal, but the recordings differ.
+        /// Whether the rows and positions are equal, so that only the recordings differ.
         same_places: bool,
     },
     /// A hook edited a norm's output, so the layers that read it saw something other than the normalized stream.
@@ -53,7 +53,7 @@ pub enum AnalysisError {
         /// Name of the point.
         point: String,
     },
-    /// Tensors to be combined differ in shape.
+    /// A tensor has the wrong shape, or a list or range the wrong length.
     #[error("{what} is {given:?}; expected {expected}")]
     Shape {
         /// Name of the value that has the wrong shape.
@@ -71,8 +71,11 @@ pub enum AnalysisError {
         /// Available labels.
         labels: Vec<String>,
     },
-    /// There is no such component, or none has written to the stream before this stage.
-    #[error("there are no such components: none of this kind has written to the residual stream before this stage")]
+    /// No component of the requested kind, or with a matching label, has written to the stream before this stage.
+    #[error(
+        "there are no such components: none of this kind, or with a matching label, has written to the residual stream \
+         before this stage"
+    )]
     Nothing,
     /// A norm has already been applied to the components.
     #[error("a norm was already applied to these components")]

@@ -39,22 +39,22 @@ pub enum CircuitError {
     },
     /// The circuit or the scores belong to an architecture with other edges.
     #[error(
-        "the edges are of another architecture: they connect {} senders to {} receivers, but the model has {} senders \
-         and {} receivers{}", given.0, given.1, expected.0, expected.1, named(given, expected)
+        "the edges belong to another architecture: they connect {} senders to {} receivers, but the model has {} \
+         senders and {} receivers{}", given.0, given.1, expected.0, expected.1, named(given, expected)
     )]
     OtherGraph {
-        /// Number of senders and receivers of what was given.
+        /// Number of senders and receivers of the circuit or the scores.
         given: (usize, usize),
         /// Number of senders and receivers of the model.
         expected: (usize, usize),
     },
     /// The circuit or the scores belong to a model with other weights.
     #[error(
-        "it belongs to a model with other weights, other processing of them or other dictionaries: they hash to {given}, \
-         those of this model to {expected}"
+        "the circuit or the scores belong to a model with other weights, weight processing or dictionaries: they hash \
+         to {given}, but this model's hash to {expected}"
     )]
     OtherModel {
-        /// Hash of the weights of what was given.
+        /// Hash of the weights that the circuit or the scores belong to.
         given: String,
         /// Hash of the model's weights.
         expected: String,
@@ -74,7 +74,7 @@ pub enum CircuitError {
         value: f64,
     },
     /// Nodes belong to other sites.
-    #[error("the nodes of {whose} are others: {what}")]
+    #[error("the nodes of {whose} differ from the circuit's: {what}")]
     OtherNodes {
         /// What was combined with the circuit.
         whose: &'static str,
@@ -84,14 +84,14 @@ pub enum CircuitError {
     /// Faithfulness is undefined: the metric is the same in the whole model and with all edges ablated.
     #[error(
         "faithfulness is undefined: the mean metric is {clean} both in the whole model and with all edges ablated; \
-         choose prompts or a metric that differ"
+         choose prompts or a metric for which the two differ"
     )]
     NoDifference {
         /// The mean metric.
         clean: f64,
     },
     /// The file does not describe a circuit.
-    #[error("not a circuit: {reason}")]
+    #[error("cannot read the circuit: {reason}")]
     File {
         /// What is wrong.
         reason: String,

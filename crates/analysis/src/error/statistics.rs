@@ -39,7 +39,10 @@ pub enum StatisticsError {
         given: f64,
     },
     /// There are more successes than trials, or no trials.
-    #[error("{successes} of {trials} trials succeeded, which is not a success rate")]
+    #[error(
+        "no success rate for {successes} successes in {trials} trials; expected at least 1 trial and no more successes \
+         than trials"
+    )]
     Trials {
         /// The number of successes.
         successes: u64,

@@ -27,7 +27,7 @@ use hooklens_model::model::{HookedTransformer, Identified};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SteeringVector {
-    /// The full name of the point that the vector is added at.
+    /// The full name of the point at which the vector is added.
     pub point: String,
     /// The direction, `[d_model]`.
     pub vector: Tensor<1>,

@@ -196,7 +196,7 @@ impl Metric {
         }
     }
 
-    /// Computes the metric of each row, `[row]`, from the logits that [`Metric::needs`] names.
+    /// Computes the metric of each row, `[row]`, from the logits that [`Metric::needs`] selects.
     pub(crate) fn judge(&self, logits: Tensor<3>, example: usize) -> Result<Tensor<1>, PatchError> {
         let [rows, _, d_vocab] = logits.dims();
         let last = |logits: Tensor<3>| logits.reshape([rows, d_vocab]);

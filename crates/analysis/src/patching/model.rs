@@ -101,7 +101,7 @@ pub trait Patchable: HookedModel {
     /// needs all positions.
     fn read(&self, scored: Self::Scored, prompt: &Self::Prompt, needs: Logits) -> Result<Tensor<3>>;
 
-    /// Fails if gradients cannot be propagated like this.
+    /// Fails if the model does not support this backward pass.
     fn check_backward(&self, _backward: Backward) -> Result<()> {
         Err(InputError::NoSuchOption { option: "backward", model: "a model other than a decoder" }.into())
     }

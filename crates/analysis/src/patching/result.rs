@@ -183,27 +183,27 @@ impl PatchingResult {
         settings.effects(&self.effects())
     }
 
-    /// Statistics of the paired differences between the effects of this result and of another one, of the same examples
-    /// and sites, such as of another ablation.
+    /// Statistics of the paired differences between the effects of this result and those of another result for the same
+    /// examples and sites, for instance with another ablation.
     ///
     /// # Errors
-    /// [`StatisticsError::Compared`] if the sites differ, or the metrics of the examples without a patch; also the errors
-    /// of [`Statistics::effects`].
+    /// [`StatisticsError::Compared`] if the sites or the unpatched metrics of the examples differ; also the errors of
+    /// [`Statistics::effects`].
     pub fn compared_with(&self, other: &Self, settings: &Statistics) -> Result<EffectStatistics, StatisticsError> {
         let different = |what: String| Err(StatisticsError::Compared { what });
         if self.swept_axes() != other.swept_axes() {
             return different("their sites differ".into());
         }
         if self.baseline.len() != other.baseline.len() {
-            return different(format!("{} and {} examples", self.baseline.len(), other.baseline.len()));
+            return different(format!("they have {} and {} examples", self.baseline.len(), other.baseline.len()));
         }
         // The same prompts and metric give the same value without a patch, up to rounding.
         let far = |(own, other): (&f64, &f64)| (own - other).abs() > 1e-3 * own.abs().max(1.0);
         if let Some(example) = self.baseline.iter().zip(&other.baseline).position(far) {
             let (own, other) = (self.baseline[example], other.baseline[example]);
             return different(format!(
-                "without a patch, the metric of example {example} is {own} in one and {other} in the other, so their \
-                 prompts or metrics differ"
+                "without a patch, the metric of example {example} is {own} in one result and {other} in the other, so \
+                 their prompts or metrics differ"
             ));
         }
         let gaps = self.effects().values() - other.effects().values();
@@ -263,9 +263,9 @@ impl PatchingResult {
     }
 
     /// Formats the result as CSV with one row per site: the site's labels, the mean over examples, the standard error
-    /// of the mean, the effect, the normalized effect, which is empty if [`PatchingResult::normalized`] fails, and the
-    /// bounds of the effect's 95 % interval, its p-value and its adjusted p-value ([`PatchingResult::statistics`]), which
-    /// are empty for a single example.
+    /// of the mean, the effect, the normalized effect (empty if [`PatchingResult::normalized`] fails), and the bounds
+    /// of the effect's 95 % interval, its p-value and its adjusted p-value ([`PatchingResult::statistics`]; these four
+    /// are empty for a single example).
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};

@@ -40,7 +40,7 @@ impl Patching<'_, HookedTransformer> {
         Ok(Tensor::cat(examples.iter().enumerate().map(row).collect::<Result<Vec<_>, _>>()?, 0))
     }
 
-    /// Reads metrics to the host. `site` says what was done to the run, for messages.
+    /// Reads metrics to the host. `site` describes the run in error messages.
     pub(crate) fn read_rows(&self, judged: Tensor<1>, examples: &[usize], site: &str) -> Result<Vec<f64>> {
         read_values(judged, examples[0], |_| site.to_string())
     }

@@ -1,4 +1,4 @@
-//! Patches from the prompts of other examples, as a null.
+//! Patches from the prompts of other examples, for a null distribution of effects.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use super::sweep::Patching;
 use crate::error::PatchError;
 
 impl<M: Patchable> Patching<'_, M> {
-    /// Takes each example's patches from the prompt of another example of the same length, chosen at random from a seed.
-    /// The prompts that are patched and their metrics stay the same, so effects of shuffled pairs are a null: what patches
-    /// do that have nothing to do with the example. Sweeps with several seeds give its distribution.
+    /// Takes each example's patches from the prompt of another example of the same length, chosen at random from a
+    /// seed. The prompts that are patched and their metrics stay the same, so the effects of shuffled pairs are effects
+    /// of patches that are unrelated to the example. Repeat the sweep with several seeds to get this null distribution.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -42,7 +42,7 @@ impl<M: Patchable> Patching<'_, M> {
     /// [`PatchError::Shuffled`] if an example is the only one of its length, or if the patches are zeros or means.
     pub fn shuffled(mut self, seed: u64) -> Result<Self, PatchError> {
         let Source::Run(source) = &mut self.source else {
-            return Err(PatchError::Shuffled { reason: "the patches are zeros or means, not of other prompts".into() });
+            return Err(PatchError::Shuffled { reason: "zero and mean patches do not come from other prompts".into() });
         };
         let mut groups: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
         for (example, prompt) in source.iter().enumerate() {
@@ -58,7 +58,7 @@ impl<M: Patchable> Patching<'_, M> {
                 return Err(PatchError::Shuffled { reason });
             }
             group.shuffle(random);
-            // Each takes the prompt of the next, so none keeps its own.
+            // Each example takes the prompt of the next one, so no example keeps its own.
             for (place, example) in group.iter().enumerate() {
                 shuffled[*example] = source[group[(place + 1) % group.len()]].clone();
             }

@@ -6,7 +6,7 @@ use super::Template;
 const MOST: u32 = 20;
 
 /// The corrupted prompt has another first summand. The solved example shows the format; without spaces, numbers are
-/// single tokens of most tokenizers.
+/// single tokens in most tokenizers.
 pub(super) fn template() -> Template {
     let pairs = (1..=MOST).flat_map(|a| (1..=MOST).map(move |b| (a, b)));
     let rows = pairs.flat_map(|(a, b)| {

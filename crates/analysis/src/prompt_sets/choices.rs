@@ -1,6 +1,6 @@
 //! Words that slots are filled with.
 
-/// Rows of words, of which some are drawn without repetition for a group of slots.
+/// Rows of words. Some of the rows are drawn, without repetition, to fill a group of slots.
 #[derive(Debug, Clone)]
 pub(super) struct Choices {
     pub(super) slots: Vec<String>,

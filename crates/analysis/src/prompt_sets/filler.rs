@@ -28,18 +28,18 @@ pub(super) fn expanded(
     Ok(pieces)
 }
 
-/// The token of a word that follows a text, if it is a single one that spells the word. Spaces at the end of the text
+/// The token of a word after a text, if the word is a single token that decodes to it. Spaces at the end of the text
 /// belong to the word.
 pub(super) fn next_token(tokenizer: &Tokenizer, prefix: &str, word: &str) -> Option<u32> {
     let before = tokenizer.encode(prefix.trim_end_matches(' ')).ok()?;
     token_after(tokenizer, &before, prefix, word)
 }
 
-/// The token of a word that follows a text with these tokens, if it is a single one that spells the word.
+/// The token of a word after a text with these tokens, if the word is a single token that decodes to it.
 fn token_after(tokenizer: &Tokenizer, before: &[u32], prefix: &str, word: &str) -> Option<u32> {
     let ids = tokenizer.encode(&format!("{prefix}{word}")).ok()?;
     let [id] = ids.strip_prefix(before)? else { return None };
-    // Tokenizers with a token for unknown words encode all words as single tokens.
+    // A tokenizer with an unknown token encodes every unknown word as that single token, so decode it to compare.
     let text = tokenizer.decode(&[*id], false).ok()?;
     (text.trim().to_lowercase() == word.trim().to_lowercase()).then_some(*id)
 }
@@ -88,7 +88,7 @@ impl Filler<'_> {
         Ok(pair())
     }
 
-    /// The answer, without its space if that is the same token.
+    /// The answer, without its leading space if the token is the same without it.
     fn spelled(&self, text: &str, id: u32) -> String {
         let bare = text.trim_start();
         match single_token(self.tokenizer, bare) {

@@ -1,4 +1,4 @@
-//! Pronouns after professions with a stereotype (Vig et al. 2020).
+//! Pronouns after professions with a gender stereotype (Vig et al. 2020).
 
 use super::Template;
 

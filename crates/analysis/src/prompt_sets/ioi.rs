@@ -2,7 +2,7 @@
 
 use super::Template;
 
-/// Names that are single tokens of many tokenizers. The first 20 are the names of `embedded:ioi`.
+/// Names that are single tokens in many tokenizers. The first 20 are the names of `embedded:ioi`.
 const NAMES: [&str; 48] = [
     "Mary", "John", "Tom", "Anna", "James", "Lucy", "Paul", "Kate", "Mark", "Alice", "Peter", "Emma", "David", "Sarah",
     "Simon", "Laura", "Henry", "Julia", "Frank", "Clara", "Michael", "Jessica", "Robert", "Jennifer", "Daniel", "Amy",

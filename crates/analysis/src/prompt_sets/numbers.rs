@@ -5,15 +5,15 @@ use std::collections::HashSet;
 use rand::prelude::*;
 use rand_chacha::ChaCha8Rng;
 
-/// Maximum number of combinations that are listed. From more, combinations are drawn one by one.
+/// Maximum number of combinations that are listed and shuffled. If there are more, they are drawn one by one.
 pub(super) const LISTED: u128 = 1 << 18;
 
-/// Numbers of combinations in random order, none twice.
+/// Indices of combinations in random order, without repetition.
 pub(super) struct Numbers {
     listed: std::vec::IntoIter<u32>,
     all: u128,
     seen: HashSet<u128>,
-    /// Number of random draws, and the maximum.
+    /// Number of random draws so far, and its maximum.
     pub(super) drawn: usize,
     most: usize,
     random: ChaCha8Rng,

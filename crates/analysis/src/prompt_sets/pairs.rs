@@ -29,7 +29,7 @@ pub struct PromptPair {
     pub wrong_id: u32,
 }
 
-/// Pairs generated from a [`Template`](super::Template), and what the tokenizer did not permit.
+/// Pairs generated from a [`Template`](super::Template), and what was skipped because of the tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PromptPairs {

@@ -31,7 +31,7 @@ pub enum PromptSet {
     Ioi,
     /// Years that are later than another year of the same century (Hanna et al. 2023).
     GreaterThan,
-    /// `is` or `are` after a subject and a distracting noun of the other number (Linzen et al. 2016).
+    /// `is` or `are` after a subject and a distractor noun of the opposite grammatical number (Linzen et al. 2016).
     SubjectVerbAgreement,
     /// The next argument in a Python docstring (Heimersheim & Janiak 2023).
     Docstring,

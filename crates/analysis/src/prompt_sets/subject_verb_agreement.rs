@@ -33,8 +33,8 @@ const NOUNS: [[&str; 2]; 24] = [
 const PLACES: [[&str; 2]; 5] =
     [["cabinet", "cabinets"], ["window", "windows"], ["door", "doors"], ["garden", "gardens"], ["wall", "walls"]];
 
-/// The corrupted prompt has the subject in the other number. The noun before the verb has the wrong number in the clean
-/// prompt.
+/// The corrupted prompt has the subject in the other grammatical number. In the clean prompt, the noun before the verb
+/// does not have the subject's number.
 pub(super) fn template() -> Template {
     let rows = NOUNS.iter().flat_map(|[one, many]| {
         PLACES.iter().flat_map(move |[single, plural]| {

@@ -17,10 +17,11 @@ use crate::error::PromptSetError;
 /// Number of pairs made in parallel.
 const TOGETHER: usize = 1024;
 
-/// The texts that words follow: the number of the list of words, and the texts for each word of a row.
+/// The texts before words: the index of a list of words, and the texts before each word of its rows.
 type Prefixes = (usize, Vec<BTreeSet<String>>);
 
-/// A pair of prompts with named slots, such as `{name}`, and the words to fill them with. `{{` and `}}` are braces.
+/// A pair of prompts with named slots, such as `{name}`, and the words to fill them with. `{{` and `}}` are literal
+/// braces.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -73,9 +74,9 @@ impl Template {
         self.choose(slots, words.into_iter().map(|word| vec![word.into()]).collect(), false)
     }
 
-    /// Fills slots with words that belong together, such as a country and its capital: each row has one word per slot. If
-    /// there are several times as many slots as words in a row, several different rows are drawn. Rows with a word that
-    /// is not a single token are dropped.
+    /// Fills slots with words that belong together, such as a country and its capital: each row has one word per slot.
+    /// If the number of slots is a multiple of the row length, several different rows are drawn. Rows with a word
+    /// that is not a single token are dropped.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -222,10 +223,10 @@ impl Template {
         }
     }
 
-    /// Removes the words that the tokenizer does not have, and returns them.
+    /// Removes the words that the tokenizer cannot use, and returns them.
     fn usable(&self, tokenizer: &Tokenizer) -> Result<(Vec<Choices>, Vec<String>), PromptSetError> {
         let (mut choices, mut dropped) = (self.choices.clone(), Vec::new());
-        // First what cannot be encoded at all, so that the other texts can be filled with the rest.
+        // First remove words that cannot be encoded at all, so that the texts are filled only with usable words.
         for own in &mut choices {
             let can_encode = |word: &String| match own.are_phrases {
                 true => tokenizer.encode(&filled(&parse(word).unwrap_or_default(), |_| "")).is_ok(),

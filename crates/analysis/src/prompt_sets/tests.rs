@@ -50,7 +50,7 @@ fn the_number_of_pairs_is_exact() {
     let names = ioi().words(["a", "b"], ["Mary", "John", "Tom"]);
     assert_eq!(names.pairs(&tokenizer, 6, 0).unwrap().pairs.len(), 6);
     assert!(message(names.pairs(&tokenizer, 7, 0)).contains("7 pairs were requested, but there are only 6;"));
-    // Words that occur twice do not give more.
+    // Repeated words do not give more pairs.
     let names = ioi().words(["a", "b"], ["Mary", "John", "Mary"]);
     let error = message(names.pairs(&tokenizer, 3, 0));
     assert!(error.contains("there are only 2;") && error.contains("both `"), "{error}");
@@ -97,7 +97,7 @@ fn wrong_templates_are_named() {
     assert!(nested.contains("no words for the slot `d` of `{d}`"), "{nested}");
 }
 
-/// Every set is a valid template, and has as many single tokens as it needs in a vocabulary that has all its words.
+/// Every set is a valid template, and too few words are reported for a tokenizer that lacks its words.
 #[test]
 fn sets_are_valid() {
     for set in PromptSet::ALL {

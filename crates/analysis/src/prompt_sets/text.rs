@@ -9,7 +9,7 @@ pub(super) enum Piece {
     Slot(String),
 }
 
-/// Splits a text at its slots: `{name}`. Doubled braces are literal ones.
+/// Splits a text at its slots: `{name}`. Doubled braces are literal braces.
 pub(super) fn parse(text: &str) -> Result<Vec<Piece>, PromptSetError> {
     let wrong = || PromptSetError::Brace { text: text.into() };
     let (mut pieces, mut literal, mut letters) = (Vec::new(), String::new(), text.chars().peekable());

@@ -22,8 +22,8 @@ impl Statistics {
         self.bounds(mean, || effects.iter().map(|effect| effect - mean).collect(), means)
     }
 
-    /// Bootstrap interval of a statistic of examples, which is computed from the indices of the chosen ones. Resamples for
-    /// which it is not finite are left out.
+    /// Bootstrap interval of a statistic of examples, which is computed from the indices of the resampled examples.
+    /// Resamples for which the statistic is not finite are left out.
     ///
     /// ```
     /// use hooklens::statistics::Statistics;
@@ -58,8 +58,8 @@ impl Statistics {
         Ok(self.bounds(value, gaps, values))
     }
 
-    /// Interval of a statistic with this value, from its values for resampled examples. `gaps` are proportional to how
-    /// much each example raises the statistic, for a bias-corrected interval.
+    /// Interval of a statistic with this value, from its values for resampled examples. A bias-corrected interval also
+    /// uses `gaps`, which are proportional to how much each example raises the statistic.
     fn bounds(&self, value: f64, gaps: impl FnOnce() -> Vec<f64>, mut resampled: Vec<f64>) -> Interval {
         resampled.sort_unstable_by(f64::total_cmp);
         let tail = (1.0 - self.confidence) / 2.0;
@@ -80,11 +80,11 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 /// jackknife). `gaps` are proportional to how much each example raises the statistic `value`.
 fn corrected(value: f64, gaps: &[f64], resampled: &[f64], tail: f64) -> [f64; 2] {
     let normal = Normal::standard();
-    // The values are sorted. Those that are equal count half.
+    // The values are sorted. Those equal to `value` count half.
     let [less, at_most] =
         [resampled.partition_point(|one| *one < value), resampled.partition_point(|one| *one <= value)];
     let below = (less + at_most) as f64 / 2.0;
-    // A share of 0 or 1 would be infinitely far from the center.
+    // The normal quantile of a share of 0 or 1 is infinite.
     let least = 0.5 / resampled.len() as f64;
     let bias = normal.inverse_cdf((below / resampled.len() as f64).clamp(least, 1.0 - least));
     let (squares, cubes) =

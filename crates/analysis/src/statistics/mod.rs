@@ -60,7 +60,7 @@ impl Default for Statistics {
 }
 
 impl Statistics {
-    /// Creates the default settings: percentile intervals of 95 % from 1,000 resamples, p-values from 1,000 permutations.
+    /// Creates the default settings: 95 % percentile intervals from 1,000 resamples, p-values from 1,000 permutations.
     pub fn new() -> Self {
         Self::default()
     }
@@ -209,7 +209,8 @@ mod tests {
         assert!(hits.iter().all(|hits| (1860..=1940).contains(hits)), "{hits:?}");
     }
 
-    /// Intervals of skewed effects: BCa misses above and below alike more than percentiles do.
+    /// For skewed effects, BCa intervals divide their misses more evenly between above and below than percentile
+    /// intervals do.
     #[test]
     fn bias_corrected_intervals_follow_skew() {
         let mut random = ChaCha8Rng::seed_from_u64(2);

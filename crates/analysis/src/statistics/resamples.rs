@@ -3,7 +3,7 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Largest number of choices that are kept in memory; more are redrawn for each site.
+/// Maximum number of choices kept in memory. If there are more, all are redrawn for each site.
 const KEPT: usize = 1 << 24;
 
 /// Rows of random numbers below a bound.
@@ -40,7 +40,7 @@ impl Resamples {
         }
     }
 
-    /// Rows that were chosen elsewhere.
+    /// Creates resamples from given rows.
     #[cfg(test)]
     pub(super) fn of_rows(rows: &[Vec<u32>]) -> Self {
         let len = rows.first().map_or(0, Vec::len);

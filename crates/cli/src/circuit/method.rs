@@ -18,7 +18,7 @@ pub(super) struct MethodArgs {
     /// How edges or nodes are scored; by default mask-gradients, with --nodes attribution
     #[arg(long, value_enum, conflicts_with = "circuit")]
     method: Option<MethodArg>,
-    /// Number of steps: of the integral for eap-ig and mask-gradients (5 by default), of the training for learned-masks
+    /// Number of integration steps for eap-ig and mask-gradients (5 by default), or of training steps for learned-masks
     /// (300 by default)
     #[arg(long, value_name = "N", conflicts_with = "circuit")]
     steps: Option<usize>,
@@ -70,7 +70,7 @@ impl fmt::Display for NodeMethod {
     }
 }
 
-/// What was discovered: scores or, with ACDC, a circuit.
+/// Result of the discovery: scores or, with ACDC, a circuit.
 pub(super) enum Found {
     Scores(EdgeScores),
     Circuit(Circuit),
@@ -117,7 +117,7 @@ impl MethodArgs {
             }
         };
         if self.steps.is_some() || self.threshold.is_some() || self.checkpoint.is_some() {
-            return Err(Failure::Usage("--nodes has no --steps, --threshold or --checkpoint".into()));
+            return Err(Failure::Usage("--nodes cannot be combined with --steps, --threshold or --checkpoint".into()));
         }
         Ok(method)
     }

@@ -40,7 +40,7 @@ pub(super) struct CircuitArgs {
     pub(super) process: ProcessArg,
     #[command(flatten)]
     pub(super) pairs: PairArgs,
-    /// What ablated edges carry in the clean runs; by default, what they carry in the run on the corrupted prompt
+    /// What ablated edges carry in the clean runs; by default, their activations in the run on the corrupted prompt
     #[arg(long, value_enum)]
     pub(super) ablate: Option<AblateArg>,
     /// Find a circuit of nodes instead of edges
@@ -118,8 +118,8 @@ impl SelectArg {
     }
 }
 
-/// What is added if a file is not a circuit of the requested kind.
-const HINT: &str = "; --circuit reads what --save writes";
+/// Hint for the error about a file that is not a circuit of the requested kind.
+const HINT: &str = "; --circuit reads files written with --save";
 
 pub(super) fn run(args: &CircuitArgs) -> CliResult {
     let inputs =
@@ -132,7 +132,10 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
     }
     if let Some(twice) = outputs.iter().enumerate().find_map(|(at, path)| outputs[..at].contains(path).then_some(path))
     {
-        return Err(Failure::Usage(format!("two results would be written to {}", twice.display())));
+        return Err(Failure::Usage(format!(
+            "two results would be written to {}; choose different files",
+            twice.display()
+        )));
     }
     if let Some(OutFile { path, kind: Kind::Json | Kind::Csv }) = &args.diagram {
         return Err(Failure::Usage(format!("--diagram {} must end in .svg, .png or .html", path.display())));
@@ -223,7 +226,8 @@ fn patching<'m>(
     }))
 }
 
-/// Whether to go on: prints the number of passes with --dry-run, and fails if it is more than --budget.
+/// Whether to continue. With --dry-run, prints the number of passes and returns false. Fails if the number exceeds
+/// --budget.
 fn affordable(
     args: &CircuitArgs,
     passes: usize,
@@ -235,7 +239,7 @@ fn affordable(
         return Ok(false);
     }
     let Some(budget) = args.budget.filter(|budget| passes > *budget) else { return Ok(true) };
-    let fewer = if args.nodes.is_some() { "fewer --subsets" } else { "--steps" };
+    let fewer = if args.nodes.is_some() { "fewer --subsets" } else { "fewer --steps" };
     Err(Failure::Usage(format!(
         "this run needs about {passes} passes over a prompt, more than --budget {budget}; use fewer prompts, {fewer} or \
          another --method, or a larger budget"
@@ -249,7 +253,7 @@ fn save(args: &CircuitArgs, circuit: &str) -> CliResult {
     if args.json { Ok(()) } else { said(path) }
 }
 
-/// The circuit that has the best scores, and the number of edges before those on no path were removed.
+/// The circuit of the edges with the best scores, and its number of edges before edges on no path were removed.
 fn chosen(args: &CircuitArgs, scores: &EdgeScores) -> Result<(Circuit, usize), Failure> {
     let edges = scores.graph().len();
     let count = args.keep.unwrap_or((edges as f64 * args.share) as usize);

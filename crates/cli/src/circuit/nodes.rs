@@ -23,7 +23,7 @@ use hooklens_model::error::Error;
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::read_json;
 
-/// Fewest random subsets from which a bound on missed effects is computed.
+/// Minimum number of random subsets for computing a bound on missed effects.
 const LEAST_SUBSETS: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -49,7 +49,7 @@ impl NodesArg {
     }
 }
 
-/// What is measured about a circuit of nodes.
+/// Measurements of a circuit of nodes.
 struct Found {
     circuit: NodeCircuit,
     faithfulness: f64,
@@ -76,7 +76,7 @@ pub(super) fn run(args: &CircuitArgs, nodes: NodesArg, model: &HookedTransformer
             return Err(Failure::Usage(message.into()));
         }
         SelectArg::MostHelpful if magnitudes => {
-            let message = "--method grad-drop gives magnitudes, which don't say what helps; use --select top";
+            let message = "--method grad-drop gives magnitudes, which don't show which nodes help; use --select top";
             return Err(Failure::Usage(message.into()));
         }
         SelectArg::Top | SelectArg::MostHelpful => {}
@@ -100,7 +100,7 @@ pub(super) fn run(args: &CircuitArgs, nodes: NodesArg, model: &HookedTransformer
                 NodeMethod::Exact => patching.sweep(&sites)?,
                 NodeMethod::Gradients(_) => patching.attribution(kind.points())?.sweep(&sites)?,
             };
-            // A share of few nodes is at least one of them.
+            // A nonzero share keeps at least one node.
             let least = usize::from(args.share > 0.0);
             let count = args.keep.unwrap_or(((all.len() as f64 * args.share) as usize).max(least));
             if count > all.len() {
@@ -108,8 +108,8 @@ pub(super) fn run(args: &CircuitArgs, nodes: NodesArg, model: &HookedTransformer
             }
             if scores.effect().values().iter().all(|effect| *effect == 0.0) {
                 note(
-                    "no node has an effect by this method; gradients do not pass through the error of a spliced \
-                     dictionary, so use --method exact for what it replaces",
+                    "no node has an effect by this method; gradients do not pass through the error term of a spliced \
+                     dictionary, so use --method exact for nodes whose output the dictionary replaces",
                 );
             }
             let circuit = all.best(&scores, args.select.selection(), count).map_err(Error::from)?;
@@ -119,7 +119,7 @@ pub(super) fn run(args: &CircuitArgs, nodes: NodesArg, model: &HookedTransformer
     bar.set_message("proving");
     let mut found = prove(args, &patching, &all, circuit, scores)?;
     if magnitudes {
-        // Magnitudes are never negative, so an interval or a test around zero says nothing.
+        // Magnitudes are never negative, so intervals around zero and tests against zero are meaningless.
         found.statistics = None;
     }
     bar.finish_and_clear();
@@ -187,7 +187,7 @@ struct Node {
     score: Option<f64>,
     interval: Option<[f64; 2]>,
     adjusted_p_value: Option<f64>,
-    /// Share of the resampled circuits that have it.
+    /// Share of the resampled circuits that contain it.
     inclusion: Option<f64>,
 }
 
@@ -291,8 +291,8 @@ fn text(to: &mut Stdout, args: &CircuitArgs, examples: usize, found: &Found, nod
         let subsets = plural(missed.changes.len(), "random subset");
         writeln!(
             to,
-            "  missed        with 95 % confidence, no node outside has an effect above {:.3} ({subsets}; the largest \
-             may be that of {})",
+            "  missed        with 95 % confidence, no node outside has an effect above {:.3} ({subsets}; the bound is \
+             largest for {})",
             missed.bound,
             found.circuit.complement().name(&missed.largest.0)
         )?;

@@ -1,4 +1,4 @@
-//! What is measured about a circuit.
+//! Measurements of a circuit.
 
 use clap::Args;
 
@@ -13,8 +13,8 @@ use hooklens_model::error::Error;
 
 #[derive(Debug, Args)]
 pub(super) struct ProofArgs {
-    /// Number of random subsets of edges, for completeness and for ablating parts of what the circuit leaves out; with
-    /// --nodes, of nodes outside the circuit
+    /// Number of random subsets of edges: for measuring completeness, and for ablating some of the edges outside the
+    /// circuit; with --nodes, number of random subsets of the nodes outside
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(super) subsets: usize,
     /// Number of steps of the search for the worst edges to ablate outside the circuit
@@ -60,7 +60,7 @@ impl ProofArgs {
         (runs + 2 * 4 * self.adversary_steps) * examples
     }
 
-    /// `resampled` is the number of edges to choose from resampled prompts.
+    /// Measures a circuit. `resampled` is the number of edges to choose with resampled prompts.
     pub(super) fn prove(
         &self,
         patching: &Patching<'_>,
@@ -98,7 +98,7 @@ impl ProofArgs {
 }
 
 impl<C> Curve<C> {
-    /// `statistics` is `None` for a single prompt, which has no intervals.
+    /// Computes the numbers that are reported. `statistics` is `None` for a single prompt, which has no intervals.
     pub(super) fn of(curve: FaithfulnessCurve<C>, statistics: Option<&Statistics>) -> Result<Self, Failure> {
         let interval = |of: &dyn Fn(&Statistics) -> Result<Interval, hooklens_analysis::error::StatisticsError>| {
             statistics.map(of).transpose().map_err(Error::from)

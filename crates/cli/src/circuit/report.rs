@@ -77,7 +77,7 @@ struct Edge {
     sender: Sender,
     receiver: Receiver,
     score: Option<f64>,
-    /// Share of the resampled circuits that have it.
+    /// Share of the resampled circuits that contain it.
     inclusion: Option<f64>,
     /// Faithfulness that the circuit loses without it.
     loss: Option<f64>,
@@ -117,7 +117,7 @@ pub(super) fn bounds(interval: Option<&Interval>) -> Option<[f64; 2]> {
     interval.map(|own| [own.low, own.high])
 }
 
-/// `len` is the number of `parts`, which are edges or nodes, in a circuit.
+/// The curve as JSON. `len` counts the `parts` (edges or nodes) of a circuit.
 pub(super) fn curve_json<C>(own: &Curve<C>, parts: &str, len: fn(&C) -> usize) -> Value {
     let counts: Vec<usize> = own.curve.circuits.iter().map(len).collect();
     let intervals = own.intervals.as_ref().map(|all| all.iter().map(|one| [one.low, one.high]).collect::<Vec<_>>());
@@ -207,7 +207,7 @@ fn text(
     if let Some(least) = adversary.random.iter().copied().reduce(f64::min) {
         writeln!(
             to,
-            "  random ablation      {least:.3} in the worst of {} of what is outside",
+            "  random ablation      {least:.3} in the worst of {} of the edges outside",
             plural(adversary.random.len(), "random half").replace("halfs", "halves")
         )?;
     }

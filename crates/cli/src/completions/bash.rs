@@ -13,11 +13,11 @@ const INDEX: &str = "HOOKLENS_COMPLETE_INDEX";
 
 const SCRIPT: &str = r#"_hooklens() {
     local words=("${COMP_WORDS[@]}")
-    # The part of the word in front of the cursor; it is empty behind a colon or an equals sign.
+    # The part of the word in front of the cursor; it is empty after a colon or an equals sign.
     [[ "${words[COMP_CWORD]}" == [:=] ]] || words[COMP_CWORD]="$2"
     local value
     COMPREPLY=()
-    # Not one list, in which bash would replace globs by names of files.
+    # Read line by line, since bash would expand globs in a list to file names.
     while IFS= read -r value; do
         COMPREPLY+=("$value")
     done < <(VARIABLE=bash INDEX="$COMP_CWORD" "COMPLETER" -- "${words[@]}" 2> /dev/null)
@@ -61,12 +61,12 @@ impl EnvCompleter for Bash {
     ) -> Result<(), Error> {
         let index = std::env::var(INDEX).ok().and_then(|index| index.parse().ok()).unwrap_or(0);
         let at = words.len().saturating_sub(1).min(index);
-        // An empty word behind a colon or an equals sign is not given.
+        // bash does not pass an empty word after a colon or an equals sign.
         let typed = if words[at] == ":" || words[at] == "=" { OsString::new() } else { words[at].clone() };
         let joined = joined(&words[..=at]);
         let last = joined.last().cloned().unwrap_or_default();
         let found = complete(command, joined.clone(), joined.len() - 1, folder)?;
-        // bash replaces only what it takes for the last word.
+        // bash replaces only the part that it considers the last word.
         let kept = last.len() - typed.len();
         for candidate in found {
             let value = candidate.get_value().to_string_lossy();
@@ -76,7 +76,7 @@ impl EnvCompleter for Bash {
     }
 }
 
-/// The words as the user typed them, of words that were split at colons and equals signs.
+/// Joins words that bash split at colons and equals signs, to restore what the user typed.
 pub(super) fn joined(words: &[OsString]) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     let mut glued = false;

@@ -1,7 +1,7 @@
-//! `hooklens completions`, and answers to the shells that it set up.
+//! `hooklens completions`, and replies to shells that use its scripts.
 //!
-//! The printed script asks the program for what may follow the cursor, so that names of a model's points are known. The
-//! shell sets [`VARIABLE`] for that.
+//! The printed script asks the program what may follow the cursor, so that completions include a model's hook points.
+//! The shell sets [`VARIABLE`] to ask.
 
 mod bash;
 mod values;

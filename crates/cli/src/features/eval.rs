@@ -224,7 +224,7 @@ pub(crate) fn merged(parts: &[Part], to: &ShareReport<'_>) -> CliResult {
     }
 }
 
-/// Said where there are too few prompts for intervals.
+/// Note printed if there are too few prompts for intervals.
 const NO_INTERVALS: &str = "too few different prompts for intervals; use about 10 or more";
 
 fn report(measured: Evaluation, labels: &Labels, to: &ShareReport<'_>) -> CliResult {

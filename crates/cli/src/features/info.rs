@@ -17,7 +17,7 @@ pub(super) struct InfoArgs {
     /// A dictionary file or folder, a folder with transcoders of all layers, or embedded:NAME
     #[arg(value_name = "DICTIONARY", required_unless_present = "dictionary", conflicts_with = "dictionary", add = crate::completions::dictionary())]
     path: Option<PathBuf>,
-    /// The same as the argument, as other commands take it
+    /// Same as the positional argument, for consistency with other commands
     #[arg(long, value_name = "PATH", add = crate::completions::dictionary())]
     dictionary: Option<PathBuf>,
     /// Print JSON

@@ -344,7 +344,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     let steps = args.tokens / args.batch_size.max(1);
     if steps < FEW {
         note(format!(
-            "{} of {} tokens are few; a smaller --batch-size or more --tokens give more",
+            "only {} of {} tokens; use a smaller --batch-size or more --tokens to train for more steps",
             plural(steps, "step"),
             args.batch_size
         ));

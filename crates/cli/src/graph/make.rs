@@ -372,7 +372,7 @@ fn one(
     graph
 }
 
-/// Creation time to store in the file, in milliseconds since 1970. `None` by default, so that the same graph makes the
+/// Creation time to store in the file, in milliseconds since 1970. `None` by default, so that the same graph yields the
 /// same file.
 fn date() -> Result<Option<u64>, Failure> {
     let Some(text) = std::env::var_os(SOURCE_DATE) else { return Ok(None) };

@@ -54,7 +54,7 @@ fn none(message: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, message)
 }
 
-/// Opens a regular file or an object for reading from a byte on.
+/// Opens a regular file or an object for reading, starting at a byte offset.
 pub(super) fn open_at(path: &Path, start: u64) -> io::Result<Box<dyn Read>> {
     if let Some(object) = Object::at(path)? {
         let mut reader = object.open()?;
@@ -66,13 +66,13 @@ pub(super) fn open_at(path: &Path, start: u64) -> io::Result<Box<dyn Read>> {
     Ok(Box::new(file))
 }
 
-/// A regular file or an object whose bytes are read in any order.
+/// A regular file or an object, opened for random access.
 pub(super) enum AtRandom {
     File(File),
     Object(Ranges),
 }
 
-/// Opens a regular file or an object for reading in any order.
+/// Opens a regular file or an object for random access.
 pub(super) fn at_random(path: &Path) -> io::Result<AtRandom> {
     match Object::at(path)? {
         Some(object) => Ok(AtRandom::Object(object.ranges()?)),

@@ -8,26 +8,27 @@ use std::io::{Error, ErrorKind, Result};
 
 use super::unpacked::{SKIPPED, ZSTANDARD, is_skipped};
 
-/// Magic number at the end of a table of frames, and of the frame that contains it.
+/// Magic number at the end of a seek table, which lists the frames.
 const TABLE: u32 = 0x8f92_eab1;
+/// Magic number of the skippable frame that contains the seek table.
 const TABLE_FRAME: u32 = SKIPPED + 0xe;
-/// Length of the end of the table.
+/// Length of the seek table's footer.
 const FOOTER: u64 = 9;
-/// Maximum number of blocks whose headers are read in a file without a table: one to a few seconds on a local disk. The
-/// frames after them count as one.
+/// Maximum number of blocks whose headers are read in a file without a seek table. Reading them takes one to a few
+/// seconds on a local disk. All frames after these blocks count as one.
 const BLOCKS: usize = 1 << 20;
 
 /// Reads a range of bytes of a file.
 pub(super) trait ReadAt {
-    /// Fills the buffer from this byte on.
+    /// Fills the buffer with the bytes at this offset.
     fn read_at(&self, at: u64, bytes: &mut [u8]) -> Result<()>;
 
     /// Whether many small reads are fast.
     fn is_local(&self) -> bool;
 }
 
-/// The bytes at which the frames start of a file of `length` bytes. If they cannot be found, only the first one: an
-/// invalid file is reported when it is read.
+/// Offsets at which the frames of a file of `length` bytes start. If the frames cannot be found, returns only the
+/// offset of the first one: an invalid file is reported when it is read.
 pub(super) fn frames(file: &impl ReadAt, length: u64) -> Vec<u64> {
     let listed = listed(file, length).unwrap_or_default();
     if !listed.is_empty() {
@@ -49,7 +50,7 @@ fn invalid() -> Error {
     ErrorKind::InvalidData.into()
 }
 
-/// Frames in the table at the end of the file; none if there is no valid table.
+/// Offsets of the frames listed in the seek table at the end of the file; empty if there is no seek table.
 fn listed(file: &impl ReadAt, length: u64) -> Result<Vec<u64>> {
     let footer_at = length.checked_sub(FOOTER).ok_or_else(invalid)?;
     let mut footer = [0; FOOTER as usize];
@@ -76,7 +77,7 @@ fn listed(file: &impl ReadAt, length: u64) -> Result<Vec<u64>> {
     if at == data { Ok(starts) } else { Err(invalid()) }
 }
 
-/// Frames that are found by the lengths of their blocks.
+/// Offsets of the frames, found from the lengths of their blocks.
 fn walked(file: &impl ReadAt, length: u64) -> Vec<u64> {
     let (mut starts, mut at, mut blocks) = (vec![0], 0, 0);
     while blocks < BLOCKS
@@ -89,7 +90,7 @@ fn walked(file: &impl ReadAt, length: u64) -> Vec<u64> {
     starts
 }
 
-/// The end of the frame that starts at a byte, and its number of blocks.
+/// The end of the frame that starts at offset `at`, and its number of blocks.
 fn frame_end(file: &impl ReadAt, at: u64, most: usize) -> Result<(u64, usize)> {
     let magic = number(file, at)?;
     if is_skipped(magic) {
@@ -113,7 +114,7 @@ fn frame_end(file: &impl ReadAt, at: u64, most: usize) -> Result<(u64, usize)> {
         file.read_at(at, &mut header)?;
         let header = u32::from_le_bytes([header[0], header[1], header[2], 0]);
         let content = match header >> 1 & 3 {
-            // One byte that is repeated.
+            // Run-length encoding: a single byte, which is repeated.
             1 => 1,
             3 => return Err(invalid()),
             _ => u64::from(header >> 3),
@@ -161,7 +162,7 @@ mod tests {
             file.extend(frame);
         }
         assert_eq!(of(&file), starts);
-        // A skippable frame is a frame.
+        // A skippable frame counts as a frame.
         let skipped = [&[0x51, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"abc", &file].concat();
         let after: Vec<u64> = std::iter::once(0).chain(starts.iter().map(|start| start + 11)).collect();
         assert_eq!(of(&skipped), after);
@@ -169,7 +170,7 @@ mod tests {
         assert_eq!(of(&file[..file.len() - 3]), starts);
         assert_eq!(of(&[&file[..], b"more"].concat()).len(), starts.len() + 1);
         assert_eq!(of(b"what"), [0]);
-        // The second half of the table is made of frames that exist only there.
+        // The second half of the table lists frames that do not exist in the file.
         let end = file.len();
         let half = [&table[..24], &[table[24] - 4, 0, 0, 0, 0, 0, 0, 0], &[4, 0, 0, 0, 0, 0, 0, 0]].concat();
         for (table, count) in [(&table, 4), (&half, 5), (&table[8..].to_vec(), 0)] {
@@ -179,7 +180,7 @@ mod tests {
             file.extend([TABLE_FRAME.to_le_bytes(), length.to_le_bytes()].concat());
             file.extend([&table[..], &entries.to_le_bytes(), &[0], &TABLE.to_le_bytes()].concat());
             match count {
-                // It does not describe the file, so the blocks do; the table is a frame of its own.
+                // The table does not match the file, so frames are found from their blocks; the table is another frame.
                 0 => assert_eq!(of(&file), starts.iter().copied().chain([end as u64]).collect::<Vec<_>>()),
                 count => assert_eq!((of(&file).len(), &of(&file)[..4]), (count, &starts[..])),
             }

@@ -30,8 +30,9 @@ pub(super) fn open(path: &Path, field: Option<&str>, watch: Option<Watch>) -> Re
     Ok(Box::new(Lines::new(reader, path, field)))
 }
 
-/// Opens the lines of an uncompressed file that follow a newline in a range of bytes. A range that starts at 0 also has
-/// the first line. Consecutive ranges thus have every line once, although lines do not end where ranges do.
+/// Opens the lines of an uncompressed file that follow a newline in a range of bytes. A range that starts at 0 also
+/// contains the first line. Consecutive ranges thus contain every line exactly once, even if lines cross their
+/// boundaries.
 pub(super) fn open_range(
     path: &Path,
     range: Range<u64>,
@@ -58,7 +59,7 @@ pub(super) fn open_frames(
     Lines { start, end, is_packed: true, ..lines }.after_newline()
 }
 
-/// Opens a file for reading from a byte on.
+/// Opens a file for reading, starting at a byte offset.
 fn reader_at(
     path: &Path,
     start: u64,
@@ -77,7 +78,7 @@ fn is_json(path: &Path) -> bool {
     ending(&name).is_some_and(|ending| ["jsonl", "ndjson", "json"].contains(&&*ending))
 }
 
-/// The prompts of lines.
+/// Iterator over the prompts in a file's lines.
 pub(super) struct Lines {
     reader: Box<dyn BufRead>,
     path: Arc<Path>,
@@ -87,11 +88,12 @@ pub(super) struct Lines {
     start: u64,
     /// Whether the file is compressed. Bytes are then counted after decompression, from where the reader started.
     is_packed: bool,
-    /// Bytes of the file at which the next line starts, and at which the last one did.
+    /// Byte of the file at which the next line starts.
     at: u64,
+    /// Byte of the file at which the last line read starts.
     begun: u64,
-    /// Byte at which the range ends; a line that starts after it is not read. If the file is compressed, it is known
-    /// once the reader is there.
+    /// Byte at which the range ends; a line that starts after it is not read. In a compressed file, it is unknown until
+    /// the reader reaches it.
     end: Rc<Cell<u64>>,
     number: usize,
     /// Whether the rest of a line that is too long has not been read.
@@ -132,7 +134,7 @@ impl Lines {
         Ok(self)
     }
 
-    /// Counts bytes that were read. A line after them belongs to the range if the newline before it does.
+    /// Counts bytes that were read. The line after them belongs to the range if the newline before that line does.
     fn passed(&mut self, bytes: usize) {
         self.at += bytes as u64;
         self.ended |= self.at > self.end.get();
@@ -141,7 +143,7 @@ impl Lines {
     /// Reads the next line that is not empty.
     fn line(&mut self) -> Result<Option<String>, DumpError> {
         let mut line = Vec::new();
-        // The rest of a line that was too long; it may never end, so it was not skipped before the error.
+        // Skip the rest of a line that was too long. That was not done before the error, as the line may never end.
         if std::mem::take(&mut self.is_long) {
             self.skip_line()?;
         }
@@ -175,7 +177,7 @@ impl Lines {
         }
     }
 
-    /// Skips the rest of a line, but not much of it after the range.
+    /// Skips the rest of a line, but reads little beyond the end of the range.
     fn skip_line(&mut self) -> Result<(), DumpError> {
         loop {
             let path = &self.path;
@@ -243,7 +245,7 @@ impl Iterator for Lines {
             return None;
         }
         let next = self.prompt();
-        // After an error in reading, the reader's state is undefined. Lines follow a line that is not a prompt.
+        // After a read error, the reader's state is undefined. After a line without a prompt, reading continues.
         self.ended |= !matches!(next, Ok(Some(_)) | Err(DumpError::Prompt { .. }));
         Some(next.transpose()?.map(|prompt| (prompt, self.place())))
     }

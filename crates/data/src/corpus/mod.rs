@@ -97,7 +97,7 @@ impl Corpus {
         self
     }
 
-    /// Skips this many prompts at the start. Prompts that are not valid count.
+    /// Skips this many prompts at the start. Invalid prompts count, too.
     #[must_use]
     pub fn skip(mut self, prompts: usize) -> Self {
         self.skip = prompts;
@@ -167,7 +167,7 @@ impl Corpus {
             Ok(prompts) => prompts,
             Err(error) => Box::new(std::iter::once(Err(error))),
         });
-        // Prompts may be skipped, but not files.
+        // Skip invalid prompts like valid ones, but keep errors about whole files.
         let all = all.scan(self.skip, |left, prompt| {
             let skipped = selection::is_prompt(&prompt) && *left > 0;
             *left -= usize::from(skipped);
@@ -182,7 +182,7 @@ impl Corpus {
         Ok(Box::new(sample::drawn(all, count, seed)?.into_iter()))
     }
 
-    /// Whether prompts are selected by their numbers.
+    /// Whether only some prompts are selected, by their numbers.
     fn selects(&self) -> bool {
         self.skip > 0 || self.limit.is_some() || self.sample.is_some()
     }
@@ -202,7 +202,7 @@ pub fn files_of(corpus: &Corpus) -> Result<Vec<PathBuf>, DumpError> {
     files::expand(&corpus.names)
 }
 
-/// Whether the file name ends like a table's.
+/// Whether the file name has the extension of a table.
 fn is_table(path: &Path) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     ["parquet", "arrow", "feather"].iter().any(|table| ending.eq_ignore_ascii_case(table))

@@ -1,4 +1,4 @@
-//! Parts of a corpus that can be read on their own.
+//! Pieces of a corpus that can be read independently.
 //!
 //! They are found without reading the corpus, and do not depend on how many tasks share it: ranges of bytes of a file
 //! of lines, frames of a Zstandard file, row groups of a Parquet file, record batches of an Arrow file. Files that can
@@ -17,19 +17,19 @@ use super::{Corpus, InPieces, PlacedPrompts, files, files_of, frames, lines, unp
 use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
 
-/// Largest and smallest number of bytes of a piece of a file of lines, and how many pieces a corpus has if it is not very
-/// large or very small: more than there are tasks. The newline before a second piece must not be at byte 0, where the
-/// first one starts.
+/// Maximum and minimum size of a piece of a file of lines, in bytes. The minimum ensures that the newline before the
+/// second piece is not at byte 0, where the first piece starts.
 const PIECE: (u64, u64) = (32 << 10, 2);
+/// Number of pieces of a corpus that is neither very large nor very small: more than there are tasks.
 const PIECES: u64 = 8192;
-/// Largest number of bytes of a piece in an object store, where each piece is a request.
+/// Maximum size of a piece in an object store, in bytes. Each piece is a request there.
 const REQUEST: u64 = 1 << 20;
 
 /// The pieces of a corpus, in the order of its prompts.
 #[derive(Debug, Clone)]
 pub struct Pieces {
     parts: Parts,
-    /// Prompts that are selected by their numbers; their pieces are then made of prompts instead of parts.
+    /// The prompts selected by their numbers, if only some are. Pieces then consist of prompts instead of parts.
     selection: Option<Selection>,
 }
 
@@ -55,9 +55,9 @@ struct FilePieces {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
-    /// One part.
+    /// The file is one part.
     Whole,
-    /// Ranges of bytes.
+    /// Parts are ranges of bytes.
     Ranges,
     /// Frames that start at these bytes; each part has one or more.
     Frames(Arc<[u64]>),
@@ -67,7 +67,7 @@ enum Kind {
 }
 
 /// Finds the pieces of a corpus. Its files are not read, unless [`Corpus::skip`], [`Corpus::limit`] or
-/// [`Corpus::sample`] select prompts: they are counted first, up to the last one that may be selected.
+/// [`Corpus::sample`] select prompts: then prompts are counted first, up to the last one that may be selected.
 ///
 /// # Errors
 /// [`DumpError::File`] if a file cannot be opened, a pattern matches no file, or counting fails.
@@ -95,12 +95,12 @@ fn selected(corpus: &Corpus, mut parts: Parts, size: Option<u64>) -> Result<Piec
         return Ok(Pieces { parts, selection: None });
     }
     let selection = Selection::new(corpus, parts.open_all(0..parts.count()), size)?;
-    // Progress is that of counting.
+    // The watch reports only the progress of counting.
     parts.watch = None;
     Ok(Pieces { parts, selection: Some(selection) })
 }
 
-/// Numbers the parts of files through.
+/// Numbers the parts consecutively, across all files.
 fn numbered(corpus: &Corpus, mut files: Vec<FilePieces>, size: u64) -> Parts {
     let mut first = 0;
     for file in &mut files {
@@ -113,13 +113,13 @@ fn numbered(corpus: &Corpus, mut files: Vec<FilePieces>, size: u64) -> Parts {
     Parts { files, field: corpus.field.clone(), watch: corpus.watch.clone(), size }
 }
 
-/// The newlines that precede the lines which start in a range of a file of this length.
+/// Range of the newlines that precede the lines starting in `range`, in a file of this length.
 fn after_newlines(range: Range<u64>, length: Option<u64>) -> Range<u64> {
     let is_last = length.is_none_or(|length| range.end >= length);
     range.start.saturating_sub(1)..if is_last { range.end } else { range.end - 1 }
 }
 
-/// Leaves out the starts of frames that are less than `size` bytes after the last one kept.
+/// Drops the starts of frames that are less than `size` bytes after the last start kept.
 fn together(starts: &[u64], size: u64) -> Arc<[u64]> {
     let mut kept: Vec<u64> = Vec::new();
     for start in starts {
@@ -197,7 +197,7 @@ impl Pieces {
         }
     }
 
-    /// Opens the prompts of consecutive pieces. Ranges of a file are read in one go.
+    /// Opens the prompts of consecutive pieces. Ranges of a file are read in one pass.
     pub(super) fn open_all(&self, pieces: Range<usize>) -> InPieces {
         let Some(selection) = &self.selection else { return self.parts.open_all(pieces) };
         let (parts, own) = (self.parts.clone(), self.parts.clone());
@@ -246,7 +246,7 @@ impl Parts {
         }
     }
 
-    /// Opens the prompts of consecutive parts. Ranges of a file are read in one go.
+    /// Opens the prompts of consecutive parts. Ranges of a file are read in one pass.
     fn open_all(&self, parts: Range<usize>) -> InPieces {
         let all = self.clone();
         let mut next = parts.start;
@@ -338,7 +338,7 @@ mod tests {
             let pieces = pieces_of_size(&corpus, size).unwrap();
             let apart: Vec<_> = (0..pieces.count()).flat_map(|piece| prompts(pieces.open(piece).unwrap())).collect();
             prop_assert_eq!(&apart, &prompts(corpus.placed().unwrap()));
-            // In one go, each prompt is in the same piece.
+            // Read in one pass, each prompt is in the same piece.
             let of = |piece| (piece, prompts(pieces.open(piece).unwrap()).len());
             let mut counts: std::collections::BTreeMap<usize, usize> = (0..pieces.count()).map(of).collect();
             let mut together = Vec::new();

@@ -12,7 +12,7 @@ use super::{Corpus, Pieces, Place, Prompt, pieces_of};
 use crate::error::DumpError;
 use hooklens_model::error::{Error, Result};
 
-/// Number of bytes of a piece whose prompts are joined to rows: each piece loses the tokens that do not fill its last
+/// Size in bytes of a piece whose prompts are joined into rows: each piece loses the tokens that do not fill its last
 /// row, so pieces are large.
 const JOINED: u64 = 4 << 20;
 
@@ -25,11 +25,11 @@ pub struct CorpusRow {
     pub tokens: Vec<u32>,
     /// Where the prompt comes from; `None` if it was not read from a file, or was joined with others.
     pub place: Option<Place>,
-    /// Hash of the prompts of the piece up to this one; of all of them if they are joined.
+    /// Hash of the piece's prompts up to this one, or of all of them if prompts are joined.
     pub hash: u64,
 }
 
-/// Iterator over rows of token ids. It goes on after a prompt that is not valid.
+/// Iterator over rows of token ids. It continues after an invalid prompt.
 pub type RowIter<'r> = Box<dyn Iterator<Item = Result<CorpusRow>> + 'r>;
 
 /// Prompts as token ids, in pieces that can be opened in any order and as often as needed.
@@ -54,7 +54,7 @@ pub trait RowSource {
     /// Identifies the prompts, without reading them all if that takes long.
     fn described(&self) -> Result<Value>;
 
-    /// Called when all pieces have been read and are read again, for the second pass and every later one.
+    /// Called before all pieces are read again, that is, before the second and every later pass.
     fn begin_pass(&self, _number: u64) {}
 }
 
@@ -99,7 +99,7 @@ type Join<'m> = Box<dyn Fn(&[Vec<u32>]) -> Result<Vec<Vec<u32>>> + Sync + 'm>;
 pub struct CorpusRows<'m> {
     pieces: Pieces,
     field: Option<String>,
-    /// Which prompts are selected by their numbers.
+    /// Settings that select prompts by their numbers.
     selection: Map<String, Value>,
     tokenize: Tokenize<'m>,
     join: Option<Join<'m>>,
@@ -155,8 +155,8 @@ impl<'m> CorpusRows<'m> {
         self
     }
 
-    /// The prompts of consecutive pieces: the piece, the prompt and its place, and the hash of the prompts of the piece
-    /// up to it.
+    /// The prompts of consecutive pieces: the piece, the prompt and its place, and the hash of the piece's prompts up
+    /// to this one.
     fn hashed(&self, pieces: Range<usize>) -> impl Iterator<Item = (usize, Result<(Prompt, Place, u64)>)> + use<> {
         let (mut hash, mut current) = (Xxh3::new(), pieces.start);
         self.pieces.open_all(pieces).map(move |(piece, placed)| {
@@ -168,7 +168,7 @@ impl<'m> CorpusRows<'m> {
                     Prompt::Text(text) => hash.update(text.as_bytes()),
                     Prompt::Tokens(ids) => ids.iter().for_each(|id| hash.update(&id.to_le_bytes())),
                 }
-                // Prompts end somewhere.
+                // Mark the end of the prompt.
                 hash.update(&[0xff]);
                 (prompt, place, hash.digest())
             });

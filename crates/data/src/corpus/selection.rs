@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::{Corpus, InPieces, Prompt, sample};
 use crate::error::DumpError;
 
-/// How many pieces the selected prompts are divided into, if they are not very many, and the largest number of prompts
-/// of a piece.
+/// Maximum number of pieces that the selected prompts are divided into, unless [`LARGEST`] requires more.
 const PIECES: usize = 8192;
+/// Maximum number of prompts per piece.
 const LARGEST: usize = 256;
 
 /// Selected prompts, in pieces of equal numbers of prompts. Only their numbers are kept in memory.
@@ -16,7 +16,7 @@ pub(super) struct Selection {
     /// For each part of the corpus, the number of its first prompt.
     starts: Vec<u64>,
     numbers: Numbers,
-    /// Number of prompts of a piece.
+    /// Number of prompts per piece.
     size: usize,
 }
 
@@ -27,14 +27,14 @@ enum Numbers {
     Drawn(Vec<u64>),
 }
 
-/// Whether an item of a corpus counts as a prompt. A prompt that is not valid does; it may be skipped, too.
+/// Whether an item of a corpus counts as a prompt. An invalid prompt counts, so it can be skipped, too.
 pub(super) fn is_prompt<P>(item: &Result<P, DumpError>) -> bool {
     !matches!(item, Err(DumpError::File { .. }))
 }
 
 impl Selection {
-    /// Selects prompts of a corpus, given its items with the parts that they belong to. Nothing is read after the last
-    /// selected prompt. `bytes` is the length of a piece, estimated from the mean length of a prompt.
+    /// Selects prompts of a corpus, given its items and the part that each belongs to. Nothing is read after the last
+    /// selected prompt. `bytes` is the desired size of a piece, met on average.
     pub(super) fn new(corpus: &Corpus, items: InPieces, bytes: Option<u64>) -> Result<Self, DumpError> {
         let first = corpus.skip as u64;
         let last = corpus.limit.map_or(u64::MAX, |limit| first.saturating_add(limit as u64));
@@ -97,8 +97,8 @@ impl Selection {
         Box::new(runs.flatten())
     }
 
-    /// The prompts with these ranks among the selected ones, of items whose first one has a number. `missing` returns the
-    /// error if they end too early.
+    /// The prompts with these ranks among the selected ones. `items` are the corpus's items from prompt `number` on;
+    /// `missing` returns the error if they end too early.
     fn chosen(
         self,
         mut number: u64,

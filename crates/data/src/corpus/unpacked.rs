@@ -42,8 +42,8 @@ pub(super) fn open(mut reader: impl BufRead + 'static) -> io::Result<Box<dyn Buf
     Ok(Box::new(reader))
 }
 
-/// Decompresses the frames from a byte of a Zstandard file on, where `reader` is, to the end of the file. Once the
-/// frames of the range have been read, the cell has their size after decompression; until then, the largest number.
+/// Decompresses the frames of a Zstandard file from the start of `range`, where `reader` is, to the end of the file.
+/// Once the frames of the range have been read, the cell contains their decompressed size; until then, `u64::MAX`.
 pub(super) fn open_frames(reader: impl BufRead + 'static, range: Range<u64>) -> (Box<dyn BufRead>, Rc<Cell<u64>>) {
     let (frames, size) = Frames::new(reader, range);
     (Box::new(BufReader::new(frames)), size)
@@ -100,9 +100,12 @@ impl<R: BufRead> Frames<R> {
         let Some(mut rest) = self.rest.take() else { return Ok(()) };
         loop {
             if rest.at >= self.end && self.size.get() == u64::MAX {
-                // A frame that lies across the end would be read twice.
+                // A frame that crosses the end of the range would be read twice.
                 if rest.at > self.end {
-                    let message = format!("no Zstandard frame ends at byte {}, where its table says so", self.end);
+                    let message = format!(
+                        "the file's seek table says that a Zstandard frame ends at byte {}, but none does",
+                        self.end
+                    );
                     return Err(io::Error::new(io::ErrorKind::InvalidData, message));
                 }
                 self.size.set(self.read);

@@ -114,26 +114,26 @@ struct Chunk {
     labels: Vec<(usize, u32)>,
     /// Vectors of each point, `[vector, width]`.
     points: Vec<Vec<f32>>,
-    /// Vectors that are not finite: the number, and the point.
+    /// Non-finite vectors: index of the vector, and index of the point.
     not_finite: Vec<(usize, usize)>,
     served: usize,
 }
 
-/// A range that is read, and where its vectors go.
+/// A range to read, and the destinations of its vectors.
 struct Job<'c> {
     range: Range,
-    /// Number of each vector in the chunk.
+    /// Index of each vector in the chunk.
     numbers: &'c [usize],
-    /// For each point, the place of each vector.
+    /// For each point, the destination of each vector.
     places: Vec<Vec<Option<&'c mut [f32]>>>,
 }
 
-/// What is read of a range besides its vectors.
+/// Data read from a range besides its vectors.
 #[derive(Default)]
 struct Found {
     tokens: Vec<u32>,
     labels: Vec<(usize, u32)>,
-    /// Vectors that are not finite, as in [`Chunk::not_finite`].
+    /// Non-finite vectors, as in [`Chunk::not_finite`].
     not_finite: Vec<(usize, usize)>,
 }
 
@@ -211,7 +211,7 @@ impl ActivationStore {
         self.forgetting()
     }
 
-    /// Forgets opened files after a change of what is read from them.
+    /// Drops files opened with earlier settings, after a setting that affects what is read from them has changed.
     fn forgetting(mut self) -> Self {
         self.kept = self.kept.map(|_| Arc::default());
         self
@@ -686,7 +686,7 @@ impl ActivationBatch {
         &self.tokens
     }
 
-    /// Number of each vector's prompt, counted from 0 through all dumps of the store in the given order: the rows of a
+    /// Number of each vector's prompt, counted from 0 across all dumps of the store in the given order: the rows of the
     /// second dump follow those of the first.
     ///
     /// ```

@@ -1,9 +1,9 @@
-//! Buffers that are used again.
+//! Reusable buffers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Buffers of a chunk's bytes or values. Memory that is new to the process takes about as long as reading into it from
-/// the page cache.
+/// Buffers for a chunk's bytes or values. They are reused because obtaining new memory from the operating system takes
+/// about as long as reading data into it from the page cache.
 #[derive(Debug, Clone)]
 pub(super) struct Buffers<T>(Arc<Mutex<Vec<Vec<T>>>>);
 
@@ -21,7 +21,7 @@ impl<T: Clone + Default> Buffers<T> {
         buffer
     }
 
-    /// Gives buffers back.
+    /// Returns buffers for reuse.
     pub(super) fn give(&self, buffers: impl IntoIterator<Item = Vec<T>>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(buffers);
     }

@@ -48,9 +48,9 @@ pub struct Dump {
     pub(super) prompts: Map<String, Value>,
     /// Encoder input of each prompt; empty unless decoder activations are dumped.
     pub(super) read: Vec<Vec<u32>>,
-    /// Number of bytes from which on a packed file is complete.
+    /// Size in bytes at which a packed file is complete.
     pub(super) file_size: u64,
-    /// Whether prompts that are not valid are left out.
+    /// Whether invalid prompts are skipped.
     pub(super) skip_errors: bool,
 }
 
@@ -440,10 +440,10 @@ pub trait DumpJob {
     /// because the token ids themselves are compared.
     fn prompts_from(self, prompts: Map<String, Value>) -> Self;
 
-    /// Sets the number of bytes from which on a packed file is complete. Default 256 MiB.
+    /// Sets the size in bytes at which a packed file is complete. Default 256 MiB.
     fn file_size(self, bytes: u64) -> Self;
 
-    /// Sets whether prompts of a corpus that are not valid are left out, instead of ending the run.
+    /// Sets whether invalid prompts of a corpus are skipped, instead of ending the run.
     fn skip_errors(self, skip: bool) -> Self;
 
     /// Whether the dump of a corpus can be packed: whether no point depends on how prompts are batched.

@@ -13,7 +13,7 @@ use hooklens_model::driver::Logits;
 use hooklens_model::error::{Error, InputError, Result};
 
 impl Dump {
-    /// Checks everything that can be checked before the first batch, and returns the positions kept of each row.
+    /// Checks everything that can be checked before the first batch, and returns the kept positions of each row.
     pub(super) fn check<M: DumpModel>(&self, model: &M, rows: &[Vec<u32>], to_file: bool) -> Result<Vec<PromptRow>> {
         if rows.is_empty() {
             return Err(InputError::Empty { what: "the list of prompts".into() }.into());
@@ -79,7 +79,7 @@ impl Dump {
         Ok(PromptRow { len: row.len(), kept: self.kept(row.len())? })
     }
 
-    /// Positions kept of a prompt with `len` tokens.
+    /// Kept positions of a prompt with `len` tokens.
     fn kept(&self, len: usize) -> Result<Range<usize>, HookError> {
         let Positions::Range(start, end) = self.positions else { return self.positions.resolve(len) };
         let place = |n: isize| if n < 0 { n + len as isize } else { n }.clamp(0, len as isize) as usize;

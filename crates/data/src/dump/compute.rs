@@ -36,8 +36,8 @@ fn padded(batch: &[Vec<u32>]) -> usize {
     batch.len() * batch.iter().map(Vec::len).max().unwrap_or(0)
 }
 
-/// Number of positions that a batch computes on the CPU, if a row is not longer: enough to keep its kernels busy, and
-/// few enough that intermediate values stay in the cache.
+/// Maximum number of positions per batch on the CPU, unless a single row is longer: enough to keep the kernels busy,
+/// and few enough that intermediate values stay in the cache.
 const POSITIONS: usize = 1024;
 
 /// Divides rows into batches of at most `size` rows. On the CPU, larger batches are slower, so they are divided further.

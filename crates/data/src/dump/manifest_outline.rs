@@ -5,18 +5,18 @@ use serde::Deserialize;
 
 use super::manifest::BatchFile;
 
-/// Memory of a value that does not list the files of the prompts, in bytes.
+/// Maximum memory of a value, in bytes, except for the list of prompt files.
 const SMALL: usize = 16 << 20;
-/// Memory of the list of the prompts' files: a hundred thousand of them take as much.
+/// Maximum memory of the list of prompt files, in bytes: enough for a hundred thousand files.
 const CORPUS: usize = 120 << 20;
-/// Memory of the description of a tensor in bytes.
+/// Maximum memory of the description of a tensor, in bytes.
 const TENSOR: usize = 4096;
 /// Maximum number of tensors per file, and of tokens.
 const TENSORS: usize = 1 << 17;
 const TOKENS: usize = 1 << 20;
 
 /// The fields of a [`Manifest`](super::manifest::Manifest) that may be large. Deserializing them keeps nothing in
-/// memory, so that a large file that is no manifest is not parsed.
+/// memory, so that a large file that is not a manifest is never parsed.
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "only the types of the fields are checked")]
 pub(super) struct ManifestOutline {

@@ -88,14 +88,14 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
     let mut next = 0;
     for entry in &whole.files {
         if entry.first_row != next {
-            let what = if entry.first_row > next { "no shard has" } else { "two shards have" };
+            let what = if entry.first_row > next { "no shard contains" } else { "two shards contain" };
             let row = next.min(entry.first_row) + 1;
             return Err(failed(folder, format!("{what} prompt {row} of {}", whole.rows)).into());
         }
         next = entry.rows.checked_add(next).ok_or_else(|| failed(folder, "its files have too many rows".into()))?;
     }
     if next != whole.rows {
-        return Err(failed(folder, format!("no shard has prompt {} of {}", next + 1, whole.rows)).into());
+        return Err(failed(folder, format!("no shard contains prompt {} of {}", next + 1, whole.rows)).into());
     }
     // Another merge or dump may be about to write its manifest.
     let _lock = if is_url(folder) { None } else { Some(FolderLock::take(folder).map_err(DumpError::from)?) };
@@ -112,8 +112,8 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
     })
 }
 
-/// Numbers the rows of packed shards through, in the order of their pieces. `shards` has the pieces and the number of
-/// files of each, in the order in which the files are listed.
+/// Numbers the rows of packed shards consecutively, in the order of their pieces. `shards` contains each shard's pieces
+/// and number of files, in the order in which the files are listed.
 fn join_pieces(folder: &Path, whole: &mut Manifest, shards: &mut [([usize; 2], usize)]) -> Result<(), DumpError> {
     let failed = |reason: String| DumpError::Refused { path: folder.to_path_buf(), reason };
     let mut listed = std::mem::take(&mut whole.files).into_iter();
@@ -124,7 +124,7 @@ fn join_pieces(folder: &Path, whole: &mut Manifest, shards: &mut [([usize; 2], u
     let all = whole.corpus.as_ref().and_then(|corpus| corpus["pieces"].as_u64()).unwrap_or(0) as usize;
     for ([start, end], files) in parts {
         if start != next {
-            let what = if start > next { "no shard has" } else { "two shards have" };
+            let what = if start > next { "no shard contains" } else { "two shards contain" };
             return Err(failed(format!("{what} piece {} of {all} of the prompts", start.min(next) + 1)));
         }
         next = end;
@@ -136,7 +136,7 @@ fn join_pieces(folder: &Path, whole: &mut Manifest, shards: &mut [([usize; 2], u
         }
     }
     if next != all {
-        return Err(failed(format!("no shard has piece {} of {all} of the prompts", next + 1)));
+        return Err(failed(format!("no shard contains piece {} of {all} of the prompts", next + 1)));
     }
     (whole.rows, whole.pieces) = (rows, Some([0, all]));
     Ok(())

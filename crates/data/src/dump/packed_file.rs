@@ -17,9 +17,9 @@ use hooklens_io::object_stores::{Object, is_url};
 /// Number of bytes of a tensor that are kept in memory before they are written to a temporary file.
 const IN_MEMORY: usize = 1 << 20;
 
-/// Names of the index at which the tokens of each row start, with the end of the last, and of the number of each row's
-/// prompt, counted from the first one.
+/// Name of the tensor of row offsets: the index of each row's first token, and the end of the last row.
 const OFFSETS: &str = "row_offsets";
+/// Name of the tensor of prompt numbers: the number of each row's prompt, counted from the file's first prompt.
 const NUMBERS: &str = "prompt_numbers";
 /// Number of bytes of vectors that are added to a table together.
 #[cfg(feature = "arrow")]
@@ -27,7 +27,7 @@ const TABLE_PART: usize = 8 << 20;
 
 /// Rows of a file that is not complete.
 pub(super) struct PackedFile {
-    /// Folder for temporary files, which have no name there; the system's for an object store.
+    /// Folder for unnamed temporary files; the system's temporary folder if the dump is in an object store.
     folder: PathBuf,
     streams: BTreeMap<String, Stream>,
     /// Number of the first prompt.
@@ -38,7 +38,7 @@ pub(super) struct PackedFile {
     committed: Committed,
 }
 
-/// Sizes at the end of the last window, to which a file is cut back if the next one is not finished.
+/// Sizes at the end of the last window, to which a file is cut back if the next window is not finished.
 #[derive(Default)]
 struct Committed {
     streams: BTreeMap<String, u64>,
@@ -60,7 +60,7 @@ struct Stream {
     number: usize,
 }
 
-/// What a tensor has one entry for.
+/// What each entry of a tensor belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Of {
     Token,
@@ -91,8 +91,8 @@ impl PackedFile {
         self.bytes
     }
 
-    /// Adds the rows of a batch. `lengths` are their numbers of tokens, and `numbers` are their places among the
-    /// prompts of the run. `latents` says which tensors are stored by their nonzero entries.
+    /// Adds the rows of a batch. `lengths` are their numbers of tokens, and `numbers` are their indices among the
+    /// prompts of the run. `latents` says which tensors are stored as nonzero entries.
     pub(super) fn add(
         &mut self,
         tensors: &[PackedTensor],
@@ -118,7 +118,7 @@ impl PackedFile {
                 }
             }
         }
-        // The file starts with the first row.
+        // The first row of a file starts at offset 0.
         let mut offsets: Vec<u8> = if self.rows == 0 { vec![0; 8] } else { Vec::new() };
         for length in lengths {
             self.rows += 1;
@@ -192,7 +192,7 @@ impl PackedFile {
         self.append(&name("indices"), Dtype::I32, Of::Value, None, &indices)?;
         self.append(&name("values"), tensor.dtype, Of::Value, None, &values)?;
         self.append(&name("offsets"), Dtype::I64, Of::Value, None, &offsets)?;
-        // The number of tokens is known at the end.
+        // The number of tokens is filled in at the end.
         let shape = [0, latents as i64].map(i64::to_le_bytes).concat();
         let shape: &[u8] = if before == 0 { &shape } else { &[] };
         self.append(&name("shape"), Dtype::I64, Of::Value, None, shape)
@@ -227,10 +227,10 @@ impl PackedFile {
         Ok(tensors)
     }
 
-    /// Writes the file, durably. Returns the file's length and hash.
+    /// Writes the file and syncs it to disk. Returns the file's length and hash.
     ///
     /// # Errors
-    /// Fails if a tensor was missing in some batches, and if the file cannot be written.
+    /// Fails if a tensor was missing in some batches, or if the file cannot be written.
     pub(super) fn finish(mut self, path: &Path, object: Option<&Object>) -> io::Result<(u64, u128)> {
         let tensors = self.rewind()?;
         let metadata = [("format".to_string(), "pt".to_string())];
@@ -286,7 +286,8 @@ impl PackedFile {
     }
 }
 
-/// Reads the next tokens, whose prompts are given, from the start of the streams on or after an earlier part.
+/// Reads the next tokens, one per entry of `prompts`: from the start of the streams if `is_first`, else after the
+/// previous part.
 #[cfg(feature = "arrow")]
 fn table_part(streams: &mut BTreeMap<String, Stream>, prompts: Vec<i64>, is_first: bool) -> io::Result<table::Tokens> {
     let count = prompts.len();
@@ -299,7 +300,7 @@ fn table_part(streams: &mut BTreeMap<String, Stream>, prompts: Vec<i64>, is_firs
         else {
             continue;
         };
-        // The last offset of an earlier part is its end.
+        // The last offset of the previous part is where this part starts.
         let own = if is_first { offsets.1.integers(count + 1)? } else { offsets.1.integers_after(count)? };
         let counts: Vec<usize> = own.windows(2).map(|ends| (ends[1] - ends[0]) as usize).collect();
         let all: usize = counts.iter().sum();
@@ -346,7 +347,7 @@ impl Stream {
     }
 }
 
-/// Writes a file or an object, durably. Returns its length and hash.
+/// Writes a file, syncing it to disk, or an object. Returns its length and hash.
 fn written(
     path: &Path,
     object: Option<&Object>,

@@ -72,7 +72,7 @@ pub(super) struct PackedTensor {
     pub(super) bytes: Bytes,
 }
 
-/// What the entries of a packed tensor are.
+/// The entries of a packed tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Form {
     /// One entry of this shape per token.
@@ -129,7 +129,7 @@ impl Placing {
         self.rows.iter().map(|row| row.kept.clone())
     }
 
-    /// A batch's tensor row after row, without padding.
+    /// The rows of a batch's tensor, one after another, without padding.
     pub(super) fn pack(&self, named: &Named, bytes: &[u8]) -> PackedTensor {
         let dtype = file_dtype(&named.activation);
         let (axes, dims, _) = self.split(named);
@@ -160,7 +160,7 @@ impl Placing {
             let single = usize::from(axes.get(1) == Some(&Axis::One));
             Form::Rows(dims[1 + single..].to_vec())
         };
-        // An axis for heads that was only made to split the first one.
+        // Drop the head axis that was only added to split the first axis.
         let form = match form {
             Form::Tokens(entry) if named.axes.first() == Some(&Axis::BatchPos) => Form::Tokens(entry[1..].to_vec()),
             form => form,
@@ -206,7 +206,7 @@ impl Placing {
         let dtype = file_dtype(&named.activation);
         let shape = named.activation.shape().to_vec();
         let asis = |bytes| FileTensor { name: named.name.clone(), dtype, shape: shape.clone(), bytes };
-        // Merged again at the end.
+        // The split axes are merged again at the end.
         let (axes, dims, together) = self.split(named);
         let placed: Vec<Option<usize>> =
             axes.iter().zip(&dims).map(|(axis, len)| self.width(*axis, *len, named, widths)).collect();
@@ -249,7 +249,7 @@ impl Placing {
         named.axes.iter().zip(named.activation.shape().iter().copied()).enumerate().map(length).collect()
     }
 
-    /// Shape of a tensor of a packed dump, as padded rows would have it, without the lengths that prompts determine.
+    /// Shape that a tensor of a packed dump would have with padded rows; `None` for lengths that the prompts determine.
     pub(super) fn shape_of_any(&self, named: &Named) -> Vec<Option<usize>> {
         let flattened = is_flattened(named.axes);
         let length = |(number, (axis, len)): (usize, (&Axis, usize))| match axis {

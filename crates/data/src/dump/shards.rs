@@ -20,7 +20,7 @@ pub struct Shards {
     pub unfinished: Vec<UnfinishedShard>,
     /// Shards that no folder contains.
     pub missing: Vec<Shard>,
-    /// Folders that contain a different dump than most, or a duplicate shard.
+    /// Folders that contain a different dump than most folders, or a duplicate shard.
     pub foreign: Vec<ForeignShard>,
 }
 
@@ -123,7 +123,10 @@ pub fn shards_in(folder: impl AsRef<Path>) -> Result<Shards, DumpError> {
                 other => other.to_string(),
             }));
         } else if shard.of() != found.of {
-            found.foreign.push(foreign(format!("it is shard {shard}, but the others are of {} shards", found.of)));
+            found.foreign.push(foreign(format!(
+                "it is shard {shard}, but the others belong to a dump split into {} shards",
+                found.of
+            )));
         } else if let Some(other) = seen.get(&shard.index()) {
             found.foreign.push(foreign(format!("it is shard {shard}, but so is {}", other.display())));
         } else {

@@ -3,7 +3,7 @@
 use hooklens_hooks::Axis;
 use serde::{Deserialize, Serialize};
 
-/// A tensor of the files of a dump.
+/// A tensor in a dump's files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoredTensor {
     /// Name of each axis, outermost first.

@@ -22,7 +22,7 @@ use safetensors::Dtype;
 use super::place;
 use hooklens_io::regular;
 
-/// Size in bytes from which on a row group is written.
+/// Size in bytes at which a row group is written.
 const GROUP: usize = 32 << 20;
 
 /// Whether a point has one row per token, so that a column can store it.

@@ -73,7 +73,7 @@ pub enum FeatureError {
         found: Vec<usize>,
     },
     /// A weight is not finite.
-    #[error("{}: the tensor `{tensor}` holds {value} at [{row}, {column}]", path.display())]
+    #[error("{}: the tensor `{tensor}` contains {value} at [{row}, {column}]; expected finite values", path.display())]
     NotFinite {
         /// Path of the file.
         path: PathBuf,

@@ -44,12 +44,12 @@ pub enum GraphError {
         /// Allowed values.
         wanted: &'static str,
     },
-    /// The graph has no such node.
-    #[error("the graph has no node {node}; it has {}", near.join(", "))]
+    /// A node does not exist, or cannot be used for the operation.
+    #[error("node {node} cannot be used here; expected {}", near.join(", "))]
     Node {
         /// The requested node.
         node: String,
-        /// Available nodes.
+        /// Nodes that can be used.
         near: Vec<String>,
     },
     /// A file is not a graph.

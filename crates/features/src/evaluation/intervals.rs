@@ -9,7 +9,7 @@ use super::sums::{Losses, Sums};
 /// prompt of a large corpus would not fit in memory.
 pub(super) const GROUPS: usize = 32;
 
-/// Fewest groups with tokens from which intervals are computed. Resamples of fewer repeat each other.
+/// Minimum number of groups with tokens for computing intervals. Resamples of fewer groups would often be identical.
 const LEAST: usize = 8;
 
 /// The group of a prompt. It depends on the prompt alone, so that any division of a corpus into shards gives the same
@@ -22,8 +22,8 @@ pub(super) fn group_of(prompt: &[u32]) -> usize {
 /// A metric's interval, under SAELens's name.
 type Named = (&'static str, Interval);
 
-/// Intervals of the metrics of losses and divergences. Metrics that are not defined have none, and all if too few groups
-/// have tokens.
+/// Intervals of the metrics of losses and divergences. Undefined metrics have no interval, and no metric has one if too
+/// few groups have tokens.
 pub(super) fn of_losses(losses: &Losses) -> Vec<Named> {
     let groups: Vec<&Losses> = losses.groups.iter().filter(|group| group.positions > 0).collect();
     let interval = |metric: fn(&Losses) -> f64| resampled(&groups, Losses::join, metric);
@@ -34,7 +34,7 @@ pub(super) fn of_losses(losses: &Losses) -> Vec<Named> {
 /// Intervals of the metrics of one dictionary's reconstructions.
 pub(super) fn of_sums(sums: &Sums) -> Vec<Named> {
     let groups: Vec<&Sums> = sums.groups.iter().filter(|group| group.tokens > 0).collect();
-    // Only the explained variance needs the mean activations, which take most of the time to add.
+    // Only the explained variance needs the mean activations, and adding them takes most of the time.
     let without_means: Vec<Sums> = groups.iter().map(|group| Sums { mean: Vec::new(), ..(*group).clone() }).collect();
     let without_means: Vec<&Sums> = without_means.iter().collect();
     let interval = |groups: &[&Sums], metric: fn(&Sums) -> f64| resampled(groups, Sums::join, metric);

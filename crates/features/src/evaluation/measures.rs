@@ -57,7 +57,7 @@ pub struct Evaluation {
     pub(super) kl_score: f64,
     /// 95 % bootstrap intervals over prompts, under SAELens's names: of the loss and KL scores, the explained variance,
     /// MSE, cosine and L0. Prompts are divided into 32 groups by a hash of their tokens, and the groups are resampled.
-    /// Metrics that are not defined have none, and all if prompts are in fewer than 8 groups.
+    /// Undefined metrics have no interval, and no metric has one if the prompts are in fewer than 8 groups.
     pub intervals: Vec<(&'static str, Interval)>,
     /// Fraction of tokens at which each latent is active, `[latent]`.
     pub density: Vec<f64>,
@@ -193,7 +193,7 @@ impl Evaluation {
         self.intervals.iter().map(|(name, own)| (name.to_string(), json!([own.low, own.high]))).collect()
     }
 
-    /// The interval of a metric as text; empty without one.
+    /// The interval of a metric as text; empty if the metric has none.
     fn within(&self, name: &str, decimals: usize) -> String {
         let own = self.intervals.iter().find(|(own, _)| *own == name);
         own.map_or(String::new(), |(_, own)| format!("[{:.decimals$}, {:.decimals$}]", own.low, own.high))

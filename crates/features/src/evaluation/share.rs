@@ -58,7 +58,7 @@ struct Layer {
     largest_decoder_cosine: Vec<f64>,
 }
 
-/// Prompts in memory; `progress` is called with the number of those before, when the next one is needed.
+/// Yields prompts from memory. Before each prompt, calls `progress` with the number of prompts already yielded.
 fn counted<'p>(
     prompts: &'p [Vec<u32>],
     progress: &'p mut impl FnMut(usize),
@@ -252,7 +252,7 @@ impl Layer {
         })
     }
 
-    /// `of_losses` are the intervals of the losses, which all layers share.
+    /// Computes the metrics of one dictionary. `of_losses` are the intervals of the losses, which all layers share.
     fn evaluation(self, losses: &Losses, of_losses: &[(&'static str, Interval)], left_out: &[u32]) -> Evaluation {
         let sums = self.sums;
         let intervals = [of_losses, &intervals::of_sums(&sums)].concat();

@@ -28,12 +28,12 @@ pub(crate) struct Sums {
     pub(super) mean: Vec<f64>,
     pub(super) active: Vec<u64>,
     pub(super) prompts: Vec<u64>,
-    /// The sums of each group of prompts, without those per latent; empty if groups are not needed.
+    /// The sums of each group of prompts, without the per-latent sums; empty if groups are not needed.
     #[serde(default)]
     pub(super) groups: Vec<Sums>,
 }
 
-/// Sums over one token.
+/// What one token adds to the sums.
 struct OfToken {
     l0: f64,
     l1: f64,
@@ -266,7 +266,7 @@ impl Losses {
         self.kl_zeros += zeros;
     }
 
-    /// `groups` has the group of each prompt.
+    /// Adds the losses of a batch. `groups` has the group of each prompt.
     pub(super) fn add_losses(
         &mut self,
         each: [Tensor<2>; 3],
@@ -286,7 +286,7 @@ impl Losses {
         }
     }
 
-    /// `groups` has the group of each prompt.
+    /// Adds the KL divergences of a batch. `groups` has the group of each prompt.
     pub(super) fn add_divergences(&mut self, logits: [Tensor<3>; 3], counted: &[bool], groups: &[usize]) {
         let len = counted.len() / groups.len();
         let [plain, with, zeros] = logits.map(|logits| log_softmax(logits, 2));

@@ -84,7 +84,7 @@ impl AttributionGraph {
         }
         if key > query || query >= self.tokens().len() || self.prompts() > 1 {
             let given = format!("{query} to {key}");
-            let wanted = "a position and the same or an earlier one, in a graph of one prompt";
+            let wanted = "a position, then the same or an earlier one, in a graph of one prompt";
             return Err(wrong("the pair of positions", given, wanted).into());
         }
         let captured = capture(model, self.tokens(), replacement, self.left_out())?;

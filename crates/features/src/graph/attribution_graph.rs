@@ -387,7 +387,7 @@ pub struct PrunedGraph {
     pub edges: Vec<GraphEdge>,
 }
 
-/// For each score, the share of the total that it and all larger ones have.
+/// For each score, the fraction of the total that this score and all larger ones add up to.
 fn cumulative(scores: &[f64]) -> Vec<f32> {
     let total: f64 = scores.iter().sum();
     let mut order: Vec<usize> = (0..scores.len()).collect();

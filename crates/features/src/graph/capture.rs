@@ -189,7 +189,8 @@ pub(super) fn capture(
     let held = !matches!(replacement.kind, Kind::Transcoders(_));
     if held && !keeps_zero(config.activation()) {
         let reason = format!(
-            "the activation function {} is not zero at zero, so it cannot be replaced by a ratio",
+            "the activation function {} is nonzero at 0, so it can't be linearized by freezing the ratio of activation \
+             to pre-activation",
             config.activation()
         );
         return Err(refused("the model's neurons", reason));

@@ -40,7 +40,7 @@ impl AttributionGraph {
             |what: &'static str, given: String, wanted: &'static str| GraphError::Setting { what, given, wanted };
         if axes.len() != 3 || axes[1] != "pos" {
             let given = axes.join(", ");
-            return Err(wrong("the axes of a graph's circuit", given, "layer or point, pos, and the feature").into());
+            return Err(wrong("the list of the circuit's axes", given, "layer or point, pos, and the feature").into());
         }
         let labels = &all.axes()[1].labels;
         if labels.len() != self.tokens().len() {
@@ -49,12 +49,12 @@ impl AttributionGraph {
         }
         for (place, (label, text)) in labels.iter().zip(&self.token_texts).enumerate() {
             if self.prompts == 1 && *label != place.to_string() && *label != format!("{place} {text}") {
-                return Err(wrong("a position of the circuit's prompts", label.clone(), "a token of the graph").into());
+                return Err(wrong("a position label of the circuit", label.clone(), "a position of the graph").into());
             }
         }
         let mut places = Vec::new();
         for number in nodes {
-            let missing = || wrong("a node of the graph", number.to_string(), "less than the number of its nodes");
+            let missing = || wrong("a node index", number.to_string(), "less than the graph's number of nodes");
             let node = self.nodes.get(*number).ok_or_else(missing)?;
             if let Some(unit) = node.unit() {
                 places.push([point_of(node, all.points())?, node.position, unit]);
@@ -64,7 +64,7 @@ impl AttributionGraph {
     }
 }
 
-/// The number of the point at which a feature is a hook point.
+/// The index, in `points`, of the hook point of a feature.
 fn point_of(node: &GraphNode, points: &[String]) -> Result<usize, GraphError> {
     let suffix = match node.kind {
         NodeKind::Neuron { .. } => ".mlp.hook_post",
@@ -76,7 +76,7 @@ fn point_of(node: &GraphNode, points: &[String]) -> Result<usize, GraphError> {
     match found[..] {
         [one] => Ok(one),
         _ => Err(GraphError::Setting {
-            what: "the number of points of one layer's features",
+            what: "the number of hook points for one layer's features",
             given: format!("{} ({prefix}*{suffix})", found.len()),
             wanted: "1",
         }),

@@ -30,7 +30,7 @@ pub(super) struct FrozenAttention {
     constant: Option<Vec<f32>>,
 }
 
-/// A transposed attention pattern, divided by the scales of the norms: per block of keys `[head, key, query]`, with
+/// A transposed attention pattern, divided by the scales of the norms. Each block of keys is `[head, key, query]`, with
 /// queries starting at the block's first key.
 #[derive(Debug, Default)]
 pub(super) struct HeldPattern {

@@ -53,7 +53,8 @@ impl Gradient {
         }
     }
 
-    /// Rows at a position of the targets it affects: the first row, the stride between rows, and the targets.
+    /// Rows, at a position, of the targets that the position affects: the first row, the stride between rows, and the
+    /// targets.
     pub(super) fn rows_at(&self, pos: usize, targets: &Targets<'_>) -> (usize, usize, std::ops::Range<usize>) {
         match self {
             Gradient::Own(_) => {

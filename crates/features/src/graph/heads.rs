@@ -90,7 +90,7 @@ impl AttributionGraph {
         let own = self.nodes().get(node).filter(|_| self.row_of(node).is_some() && self.prompts() == 1);
         let missing = || GraphError::Node {
             node: node.to_string(),
-            near: vec!["features and targets of a graph of one prompt".into()],
+            near: vec!["a feature or target in a graph of one prompt".into()],
         };
         let own = own.ok_or_else(missing)?;
         let positions = [own.position];

@@ -374,14 +374,14 @@ impl<'m> Intervention<'m> {
         let sites = &self.captured.sites;
         let of_layer = || sites.iter().position(|site| site.layer == edit.layer);
         let numbers = || sites.iter().map(|site| site.layer.to_string()).collect::<Vec<_>>().join(", ");
-        let layers = || missing(format!("layers {}", numbers()));
+        let layers = || missing(format!("one of the layers {}", numbers()));
         let site = edit.site.or_else(of_layer).ok_or_else(layers)?;
         if edit.position >= positions {
-            return Err(missing(format!("positions 0 to {}", positions - 1)).into());
+            return Err(missing(format!("a position from 0 to {}", positions - 1)).into());
         }
         let count = sites[site].count();
         if edit.latent >= count {
-            return Err(missing(format!("latents 0 to {}", count - 1)).into());
+            return Err(missing(format!("a latent from 0 to {}", count - 1)).into());
         }
         Ok(site)
     }

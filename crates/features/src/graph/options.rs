@@ -64,7 +64,7 @@ impl GraphOptions {
             return wrong("the probability of likely tokens", share.to_string(), "a value above 0 and at most 1");
         }
         if self.ranked_every == Some(0) || self.batch == Some(0) {
-            return wrong("a batch size", "0".into(), "at least 1");
+            return wrong("the batch size", "0".into(), "at least 1");
         }
         Ok(())
     }
@@ -81,8 +81,8 @@ impl GraphOptions {
         self
     }
 
-    /// Leaves out the features and errors of the first `positions` positions. By default, only those of a BOS token are
-    /// left out. MLP outputs at these positions count as constants.
+    /// Leaves out the features and errors of the first `positions` positions. By default, only a BOS token's features
+    /// and errors are left out. MLP outputs at these positions count as constants.
     pub fn exclude_positions(mut self, positions: usize) -> Self {
         self.left_out = Some(positions);
         self

@@ -341,7 +341,7 @@ fn check(options: &GraphOptions, tokens: &[u32]) -> Result<()> {
         None => Ok(()),
         Some(left_out) => {
             let (what, given) = ("the number of excluded positions", left_out.to_string());
-            Err(GraphError::Setting { what, given, wanted: "fewer than the tokens of the prompt" }.into())
+            Err(GraphError::Setting { what, given, wanted: "less than the prompt's number of tokens" }.into())
         }
     }
 }

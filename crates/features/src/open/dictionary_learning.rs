@@ -183,7 +183,7 @@ fn k(found: &Found) -> Result<usize> {
     let own = if found.has("k") { found.integer("k")? } else { None };
     match (own, said) {
         (Some(own), Some(said)) if own != said => {
-            Err(found.wrong(format!("`k` is {said}, but the tensor has {own}")).into())
+            Err(found.wrong(format!("`k` is {said} here, but the tensor `k` in the weights is {own}")).into())
         }
         (Some(k), _) | (None, Some(k)) => Ok(k),
         (None, None) => Err(found.wrong("`k` is missing").into()),

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use yaml_rust2::parser::{Event, Parser};
 use yaml_rust2::{Yaml, YamlLoader};
 
-/// Maximum size of the values in bytes, with aliases expanded. A configuration takes a few thousand.
+/// Maximum size of the values in bytes, with aliases expanded. A configuration takes a few thousand bytes.
 const LARGEST: usize = 1 << 24;
 /// Maximum nesting depth of lists and mappings, because the loader is recursive.
 const DEEPEST: usize = 64;

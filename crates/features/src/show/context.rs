@@ -1,7 +1,7 @@
 //! Comparison of the contexts of examples.
 
-/// Whether two contexts are near-identical around their active tokens: at least nine tenths of the places have the same
-/// token. A context is its tokens and the place of the active one.
+/// Whether two contexts are near-identical around their active tokens: at least nine tenths of the tokens are the same.
+/// A context is given by its tokens and the index of the active one.
 pub(super) fn is_repeat((one, at): (&[u32], usize), (other, other_at): (&[u32], usize)) -> bool {
     let before = at.max(other_at);
     let after = (one.len() - at).max(other.len() - other_at);

@@ -37,10 +37,10 @@ const PLACE: &str = "__HOOKLENS_DATA__";
 const TOKENS: usize = 10;
 /// Number of related units listed.
 const RELATED: usize = 8;
-/// Number of units without examples on a page whose promoted tokens are listed, and the number of tokens.
+/// Number of units for which a page lists promoted tokens but no examples, and number of tokens listed for each.
 const OTHERS: usize = 2_000;
 const TOKENS_OF_OTHERS: usize = 5;
-/// Numbers of prompts, and of tokens of each, that show how the tokenizer writes spaces.
+/// Number of prompts, and number of tokens per prompt, used to detect how the tokenizer writes spaces.
 const START: [usize; 2] = [4, 65];
 /// Number of units whose logits are held in memory at once.
 const AT_ONCE: usize = 100;
@@ -293,7 +293,7 @@ fn batches<'p>(
     })
 }
 
-/// Sets excluded rows of `count` values to zero, and returns the number of excluded rows.
+/// Sets the excluded rows to zero, and returns their number. Each row has `count` values.
 fn zero_rows(values: &mut [f32], count: usize, left_out: impl Iterator<Item = bool>) -> usize {
     let mut zeroed = 0;
     for (own, _) in values.chunks_exact_mut(count.max(1)).zip(left_out).filter(|(_, left_out)| *left_out) {
@@ -521,8 +521,8 @@ impl Dashboards<'_> {
         examples.into_iter().map(one).collect()
     }
 
-    /// The units without examples on a page of `units` whose promoted tokens are listed: units that are active in the
-    /// query or related to those on the page come first, then the densest.
+    /// The units for which a page of `units` lists promoted tokens but no examples. Units that are active in the query
+    /// or related to `units` come first, then the densest.
     fn others(&self, units: &[usize], related: &[Vec<(usize, f32)>]) -> Vec<usize> {
         let active = self.query.iter().flat_map(|(_, acts)| acts.keys().copied());
         let near = related.iter().flatten().map(|(unit, _)| *unit);

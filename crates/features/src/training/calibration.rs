@@ -8,7 +8,8 @@ use super::trainer::{Trainer, chosen};
 
 /// Number of tokens encoded at a time.
 const TOGETHER: usize = 512;
-/// Candidate scores kept per chunk, as a multiple of the mean number of active latents; up to that, counts are exact.
+/// Candidate scores kept per chunk, as a multiple of the mean number of active latents. Counts up to that number are
+/// exact.
 const MORE: f64 = 4.0;
 
 impl Trainer {

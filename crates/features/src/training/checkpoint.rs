@@ -67,8 +67,8 @@ impl View for Stored<'_> {
     }
 }
 
-/// Saves the state and logs of all dictionaries in training to one file, atomically. `seen` identifies the prompts read
-/// so far.
+/// Saves the state and logs of all dictionaries in training to one file, atomically. `seen` is the hash of the prompts
+/// read so far.
 pub(super) fn save(
     path: &Path,
     trainers: &mut [Trainer],
@@ -123,8 +123,8 @@ fn is_whole(bytes: &[u8]) -> bool {
     hash.digest128() == u128::from_le_bytes(*checksum)
 }
 
-/// Restores the state of the dictionaries in training from a file. Returns their logs, and what identifies the prompts
-/// read so far.
+/// Restores the state of the dictionaries in training from a file. Returns their logs, and the hash of the prompts read
+/// so far.
 ///
 /// # Errors
 /// Fails if the file is damaged, or belongs to a run with other settings or data.

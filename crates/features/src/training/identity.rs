@@ -16,7 +16,8 @@ const VERSION_FIELD: &str = "version";
 #[derive(Debug, Clone, Deserialize)]
 pub struct TrainingIdentity {
     pub(super) settings: Value,
-    /// Description of the activations; null if they were not read for one, and text in files of earlier versions.
+    /// Description of the activations: null if it was not computed (which may require reading all of them), and text in
+    /// files of earlier versions.
     pub(super) data: Value,
 }
 
@@ -52,7 +53,7 @@ impl TrainingIdentity {
     }
 }
 
-/// Text of a description of activations: for messages and checkpoints, and the form in which earlier versions stored it.
+/// Formats a description of activations as text, for messages and checkpoints. Earlier versions stored this text.
 pub(super) fn data_text(data: &Value) -> String {
     let text = |name: &str| data[name].as_str().unwrap_or_default();
     let list = |name: &str| -> Vec<String> {

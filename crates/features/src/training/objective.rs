@@ -109,15 +109,15 @@ impl fmt::Display for Objective {
             Objective::Matryoshka { k, widths } => write!(f, "matryoshka, k {k}, widths {widths:?}"),
             Objective::JumpRelu { sparsity, bandwidth, threshold } => {
                 match sparsity {
-                    JumpReluSparsity::Step { coefficient } => write!(f, "jumprelu, {coefficient} times L0")?,
+                    JumpReluSparsity::Step { coefficient } => write!(f, "jumprelu, L0 penalty {coefficient}")?,
                     JumpReluSparsity::Tanh { coefficient, scale } => {
-                        write!(f, "jumprelu, {coefficient} times tanh of {scale}")?;
+                        write!(f, "jumprelu, tanh penalty {coefficient}, scale {scale}")?;
                     }
                     JumpReluSparsity::Quadratic { coefficient, target } => {
-                        write!(f, "jumprelu, L0 {target} by {coefficient}")?;
+                        write!(f, "jumprelu, target L0 {target}, coefficient {coefficient}")?;
                     }
                 }
-                write!(f, ", bandwidth {bandwidth}, first threshold {threshold}")
+                write!(f, ", bandwidth {bandwidth}, initial threshold {threshold}")
             }
             Objective::L1 { coefficient } => write!(f, "l1, coefficient {coefficient}"),
             Objective::Gated { coefficient } => write!(f, "gated, coefficient {coefficient}"),

@@ -62,7 +62,7 @@ struct Further {
     tokens: usize,
     /// Where training stopped, in a model's prompts.
     stopped: Option<RowPlace>,
-    /// Whether the tokens from the start of the epoch on are returned.
+    /// Whether it has wrapped around to the start of the epoch.
     wrapped: bool,
 }
 

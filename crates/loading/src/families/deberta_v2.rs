@@ -39,7 +39,7 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> 
     let terms = 1 + usize::from(content_to_position) + usize::from(position_to_content);
     let relative = match json.flag("relative_attention", false)? {
         true if terms > 1 => {
-            // Values that are not positive mean none.
+            // Values that are not positive mean that the setting is absent.
             let positive = |field: &str| Ok(json.maybe_number(field)?.filter(|n| *n >= 1.0).map(|n| n as usize));
             let longest = positive("max_relative_positions")?.unwrap_or(base.n_ctx);
             let buckets = positive("position_buckets")?;

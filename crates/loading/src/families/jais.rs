@@ -14,7 +14,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// A number that the first files store under the name `first`.
+/// A number, which the first files store under the name `first`, and later files under `later`.
 fn number(json: &HfConfig<'_>, first: &str, later: &str) -> Result<f64, ConfigError> {
     json.number(first, json.number(later, 1.0)?)
 }

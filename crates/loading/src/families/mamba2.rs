@@ -26,7 +26,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     })
 });
 
-/// Layers consist of a mixer only.
+/// Reads a configuration. Layers consist of a mixer only.
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     if json.text("hidden_act", "silu")? != "silu" {

@@ -29,7 +29,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     base.with_windows(windows)
 }
 
-/// No projection has a bias, regardless of the configuration.
+/// Weight table in which no projection has a bias, regardless of the configuration.
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     llama_like::weights_with(config, json, Names::LLAMA)
 }

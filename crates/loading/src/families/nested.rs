@@ -58,7 +58,7 @@ const RENAMED: [(&str, &str); 9] = [
 /// Models whose prompts have bidirectional attention.
 const BOTH_WAYS: [&str; 3] = ["PaliGemmaForConditionalGeneration", "PaliGemmaModel", "ColPaliForRetrieval"];
 
-/// Models with a separate section for the text model's settings, each with the text model's family in tested
+/// Models with a separate section for the text model's settings, each with the family that its text model has in tested
 /// checkpoints.
 static TRIED: [(&str, &str); 31] = [
     ("FuyuForCausalLM", "persimmon"),

@@ -48,7 +48,7 @@ fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, C
     Ok(table)
 }
 
-/// Adds the masked-token head. It and the pooler are optional.
+/// Adds the masked-token head, and marks the head and the pooler as optional.
 pub(super) fn head(table: &mut WeightTable, json: &HfConfig<'_>) -> Result<(), ConfigError> {
     table.add("mlm_head.W", "lm_head.dense.weight", Layout::Transposed);
     table.add("mlm_head.b", "lm_head.dense.bias", Layout::AsIs);

@@ -122,7 +122,7 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Res
     const ORIGINAL: &str = "original_max_position_embeddings";
     let given = |of: &HfConfig<'_>| of.has(ORIGINAL).then(|| of.size(ORIGINAL)).transpose();
     let original = match (given(scaling)?, given(&json.given())?) {
-        // Which one is used depends on the version of transformers.
+        // Which of the two is used depends on the version of transformers.
         (Some(within), Some(beside)) if within != beside => {
             let reason = format!("it is {beside}, but {within} in the rotary settings");
             return Err(ConfigError::Contradiction { field: ORIGINAL, reason });

@@ -13,8 +13,8 @@ pub(super) fn heed(tokenizer_config: &Value, prepends: &mut bool) -> Vec<String>
     let class = class.strip_suffix("Fast").unwrap_or(class);
     match tokenizer_config.get("add_bos_token").and_then(Value::as_bool) {
         Some(adds) if adds != *prepends && UNHEEDED.contains(&class) => ignored.push(format!(
-            "`add_bos_token: {adds}`, which Hugging Face ignores for {class}: texts get {} beginning-of-sequence token \
-             unless `prepend_bos` is set",
+            "`add_bos_token: {adds}`, which Hugging Face ignores for {class}: texts get {} beginning-of-sequence \
+             token; set `prepend_bos` to change that",
             if *prepends { "a" } else { "no" }
         )),
         Some(adds) => *prepends = adds,

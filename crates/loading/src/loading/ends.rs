@@ -9,9 +9,9 @@ const FIELD: &str = "eos_token_id";
 /// Names in `config.json` of the submodels that generate text.
 const PARTS: [&str; 3] = ["text_config", "decoder", "generator"];
 
-/// Token ids of `eos_token_id`, which is one id or a list. As in transformers 4.57, a `generation_config.json` decides
-/// even if it has none; without that file, the field is looked up at the top level of `config.json`, then in its section
-/// for the text model.
+/// Token ids of `eos_token_id`, which is one id or a list. As in transformers 4.57, `generation_config.json` takes
+/// precedence even if it lacks the field; without that file, the field is looked up at the top level of `config.json`,
+/// then in its section for the text model.
 ///
 /// # Errors
 /// Fails if the value is neither an id nor a list of ids.
@@ -34,8 +34,8 @@ pub(super) fn without_ends(generation: Option<&Value>, config: &Value) -> Option
     let ids = ends(None, config).ok().filter(|ids| none && !ids.is_empty())?;
     let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
     Some(format!(
-        "`{FIELD}` {} in config.json, because there is a generation_config.json without one, which decides in \
-         transformers, too: generation stops only at the tokenizer's end-of-sequence token; add `{FIELD}` to that file",
+        "`{FIELD}` {} in config.json, because generation_config.json takes precedence (as in transformers) but lacks \
+         it: generation stops only at the tokenizer's end-of-sequence token; add `{FIELD}` to generation_config.json",
         ids.join(", ")
     ))
 }

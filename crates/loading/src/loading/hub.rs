@@ -178,7 +178,7 @@ fn is_revision(name: &str) -> bool {
 
 /// Returns the cached folder if it contains the requested files.
 fn cached(cache: &CacheRepo, revision: &str, want: DownloadScope) -> Option<PathBuf> {
-    // A commit that was downloaded by the name of its branch has a folder in the cache but no ref.
+    // A commit that was downloaded under the name of its branch has a folder in the cache but no ref.
     let commit = cache.pointer_path(revision).join(SMALL[0]);
     let config = cache.get(SMALL[0]).or_else(|| commit.is_file().then_some(commit))?;
     let folder = config.parent()?;

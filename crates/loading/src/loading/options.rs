@@ -94,8 +94,8 @@ impl LoadOptions {
 
     /// Spreads a decoder's blocks over several devices, in order and as evenly as possible. The embedding is on the
     /// first device; the final norm and unembedding are on the last. KV cache entries are stored on their block's
-    /// device, and hooks receive tensors on the device of their block; [`Record::device`](hooklens_hooks::Record::device)
-    /// collects recorded activations on one device.
+    /// device, and hooks receive tensors on the device of their block;
+    /// [`Record::device`](hooklens_hooks::Record::device) collects recorded activations on one device.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -254,9 +254,9 @@ impl LoadOptions {
         self
     }
 
-    /// Rounds the inputs of products with block-quantized weights to 8 bits, as llama.cpp does, so that a GGUF model has
-    /// the activations that it has when it runs there. By default, products are exact. Each block of 32 values, or of
-    /// 256 for `K` formats, is rounded to a scale times integers from -127 to 127. Everything else is computed in `f32`.
+    /// Rounds the inputs of products with block-quantized weights to 8 bits, as llama.cpp does, so that a GGUF model
+    /// has the same activations as in llama.cpp. By default, products are exact. Each block of 32 values, or of 256 for
+    /// `K` formats, is rounded to a scale times integers from -127 to 127. Everything else is computed in `f32`.
     /// Gradients are computed with the exact products, and a weight that is replaced later is multiplied exactly.
     ///
     /// Products with one to eight rows are also faster than exact ones. `hooklens parity --dtype q8` measures the

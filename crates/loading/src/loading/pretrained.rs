@@ -213,7 +213,7 @@ impl ModelFiles {
                 "its configuration does not name a base model; load the base model with this folder as the adapter";
             let refused = |reason: &str| LoadError::Adapter { path: folder.to_path_buf(), reason: reason.into() };
             let base = adapter.base.clone().ok_or_else(|| refused(reason))?;
-            // A relative base path may be relative to the training directory or to the adapter.
+            // A relative base path may be relative to the training directory or to the adapter's folder.
             let beside = folder.join(&base);
             let base = match &adapter.revision {
                 _ if beside.is_dir() => beside.display().to_string(),

@@ -43,7 +43,7 @@ pub trait SavePretrained {
 /// Files that describe a tokenizer.
 const TOKENIZER: [&str; 6] =
     ["tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "source.spm", "target.spm"];
-/// Files that are read beside them, and are not written.
+/// Files that are read together with [`TOKENIZER`]'s, but are not written.
 const BESIDE_TOKENIZER: [&str; 3] = ["special_tokens_map.json", "added_tokens.json", "chat_template.jinja"];
 
 impl SavePretrained for HookedTransformer {
@@ -107,7 +107,7 @@ impl SavePretrained for HookedTransformer {
         if generation.is_empty() {
             files.remove(&folder.join("generation_config.json"));
         }
-        // Another model's files would be read as this model's.
+        // Files left by another model would be read as this model's.
         let stale = if self.tokenizer().is_ok() { &[] } else { &TOKENIZER[..] };
         BESIDE_TOKENIZER.iter().chain(stale).for_each(|name| files.remove(&folder.join(name)));
         let templates = fs::read_dir(folder.join("additional_chat_templates")).into_iter().flatten().flatten();

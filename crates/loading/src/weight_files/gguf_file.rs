@@ -17,7 +17,7 @@ const MAGIC: &[u8; 4] = b"GGUF";
 /// Maximum header size in bytes, vocabulary included.
 const LONGEST: usize = 1 << 26;
 /// Maximum number of fields and tensors. Each takes more space in memory than in the file, so without limits a file
-/// could use up many times its own size.
+/// could take up many times its own size in memory.
 const MOST_FIELDS: u64 = 1 << 16;
 const MOST_TENSORS: u64 = 1 << 18;
 /// Maximum memory of the fields in bytes. The largest vocabularies, with their merges, take less than 100 MB.
@@ -277,7 +277,7 @@ impl<'a> Reader<'a> {
         if !is_valid && bytes.len() > LONGEST_TOKEN {
             return Err(Fault::Wrong(format!("a text of {} bytes in its header is not UTF-8", bytes.len())));
         }
-        // A token may be part of a character. Each invalid byte becomes a character of three.
+        // A token may be only part of a character. Each invalid byte becomes a three-byte character.
         self.count(HEAP + if is_valid { 1 } else { 3 } * bytes.len())?;
         Ok(String::from_utf8_lossy(bytes).into_owned())
     }

@@ -1,8 +1,8 @@
 //! Bounds the memory that reading a pickle takes.
 //!
-//! A pickle is a program for a stack machine. An instruction of one byte makes an object of a hundred, and an archive
-//! may be a thousand times smaller than its pickle. The reader keeps every object, so before it sees a file, this
-//! machine runs the same program with the size of each object in place of the object.
+//! A pickle is a program for a stack machine. A one-byte instruction can create an object of a hundred bytes, and an
+//! archive may be a thousand times smaller than its pickle. The reader keeps every object, so before it sees a file,
+//! this machine runs the same program with the size of each object in place of the object.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,28 +14,28 @@ use zip::ZipArchive;
 use hooklens_io::regular;
 use hooklens_model::error::{LoadError, load_errors};
 
-/// Maximum memory of a checkpoint's objects in bytes. A tensor takes about nine thousand with all that describes it.
+/// Maximum memory of a checkpoint's objects in bytes. The objects that describe a tensor take about nine thousand.
 const MOST: usize = 160 << 20;
 
 /// Size of an object in a container.
 const OBJECT: usize = 72;
 /// Size of an allocation besides its contents.
 const HEAP: usize = 32;
-/// What an object on the stack takes in addition. Objects are moved into containers all at once, so that memory holds
+/// Additional size of an object on the stack. Objects are moved into containers all at once, so that memory holds
 /// them several times.
 const ON_STACK: usize = 250;
-/// An entry of the memo, in a hash table that may just have grown.
+/// Size of an entry of the memo, which is a hash table that may just have grown.
 const MEMO: usize = 280;
-/// An entry of a dictionary, besides its key and value.
+/// Size of an entry of a dictionary, besides its key and value.
 const ENTRY: usize = 260;
 /// Unused capacity of a list that was extended.
 const SPARE: usize = 3 * OBJECT;
-/// A reference to the data of a tensor.
+/// Size of a reference to the data of a tensor.
 const STORAGE: usize = 100;
-/// Size of the arguments from which on the name of a tensor's data may be long.
+/// If the arguments that refer to a tensor's data take more than this, the data's name may be long.
 const LONG: usize = 1000;
-/// Number of pickles at the start of a checkpoint that is not an archive: it is the only one, or the last of the
-/// older format's four and a list of keys.
+/// Maximum number of pickles in a checkpoint that is not an archive: one, or in the older format four and a list of
+/// keys.
 const PICKLES: usize = 5;
 
 /// Fails if reading the objects of a checkpoint would take far more memory than any model needs. Any other fault is
@@ -53,13 +53,16 @@ pub(super) fn check(path: &Path) -> Result<(), LoadError> {
     match weighed {
         Err(Stop::Heavy) => {
             let most = MOST >> 20;
-            Err(load_errors::corrupt(path, format!("its objects take more than {most} MiB of memory, without tensors")))
+            Err(load_errors::corrupt(
+                path,
+                format!("its objects take more than {most} MiB of memory, not counting tensor data"),
+            ))
         }
         _ => Ok(()),
     }
 }
 
-/// Weighs the pickles of an archive, one of which the reader inflates as a whole.
+/// Measures the pickles of an archive, one of which the reader inflates as a whole.
 fn of_archive(file: BufReader<File>) -> Result<(), Stop> {
     let mut archive = ZipArchive::new(file).map_err(|_| Stop::Invalid)?;
     let names = archive.file_names().filter_map(|name| Some(name.ok()?.to_string()));
@@ -74,7 +77,7 @@ fn of_archive(file: BufReader<File>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Weighs the pickles at the start of a file.
+/// Measures the pickles at the start of a file.
 fn of_stream(mut file: BufReader<File>) -> Result<(), Stop> {
     file.seek(SeekFrom::Start(0))?;
     (0..PICKLES).try_for_each(|_| Machine::new(&mut file, 0).run())
@@ -193,7 +196,7 @@ impl<R: BufRead> Machine<R> {
             }
             b'Q' => {
                 let size = self.pop(1)?;
-                // What remains of the arguments is a name, which is short unless they are long.
+                // Of the arguments, only a name remains. It is short unless the arguments are long.
                 self.push(OBJECT + STORAGE + if size > LONG { size } else { 0 });
             }
             // The results of calls, which may contain all arguments.
@@ -255,13 +258,13 @@ impl<R: BufRead> Machine<R> {
         Ok(())
     }
 
-    /// An object of this many bytes, whose number has `N` bytes itself.
+    /// An object whose length in bytes is stored in the next `N` bytes.
     fn text<const N: usize>(&mut self) -> Result<(), Stop> {
         let mut len = [0; 8];
         len[..N].copy_from_slice(&self.bytes::<N>()?);
         let len = u64::from_le_bytes(len);
         if len > MOST as u64 {
-            // The reader keeps what there is of it, up to the end of the file.
+            // The reader would keep all of it, up to the end of the file.
             return Err(Stop::Heavy);
         }
         io::copy(&mut (&mut self.program).take(len), &mut io::sink())?;
@@ -278,7 +281,7 @@ impl<R: BufRead> Machine<R> {
         Ok(line)
     }
 
-    /// Index into the memo, in the form that this instruction has it.
+    /// Index into the memo, in this instruction's encoding.
     fn index(&mut self, code: u8) -> Result<u32, Stop> {
         match code {
             b'h' | b'q' => Ok(self.bytes::<1>()?[0].into()),
@@ -327,7 +330,7 @@ mod tests {
             &text,
         ] {
             let path = archive(folder.path(), pickle);
-            assert!(message(&path).ends_with("its objects take more than 160 MiB of memory, without tensors"));
+            assert!(message(&path).ends_with("its objects take more than 160 MiB of memory, not counting tensor data"));
         }
         // The same program outside an archive, where it is not in memory as a whole.
         let path = folder.path().join("a.bin");

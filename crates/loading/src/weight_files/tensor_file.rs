@@ -167,10 +167,11 @@ impl AsRef<[u8]> for Owner {
 }
 
 fn map(file: &File) -> std::io::Result<Mmap> {
-    // SAFETY: the mapping is read-only and private to us as far as Rust can tell. `Mmap::map` also requires that nobody
+    // SAFETY: the mapping is read-only, so Rust code cannot write through it. `Mmap::map` also requires that nobody
     // changes the file in the meantime. No program can ensure that; like all readers that map model files, including
-    // safetensors, we require it of users. Users who cannot guarantee it can turn mapping off with `LoadOptions::mmap`.
-    // Measured: without mapping, loading copies all weights and takes seconds instead of microseconds.
+    // safetensors, hooklens requires it of users. Users who cannot guarantee it can turn mapping off with
+    // `LoadOptions::mmap`. Measured: without mapping, loading copies all weights and takes seconds instead of
+    // microseconds.
     #[allow(unsafe_code)]
     unsafe {
         Mmap::map(file)

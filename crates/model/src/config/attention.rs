@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Layers, Rotary, TransformerConfig, Window};
 
-/// Attention settings of one layer: key/value heads, window, and rotary embeddings. Settings that hold for all layers,
+/// Attention settings of one layer: key/value heads, window, and rotary embeddings. Settings shared by all layers,
 /// such as `n_heads` and `attn_scale`, are fields of [`TransformerConfig`].
 ///
 /// ```
@@ -48,7 +48,7 @@ pub enum LayerRotary {
     Model,
     /// The layer's own rotary embeddings (Gemma 3).
     Own(Rotary),
-    /// No rotary embeddings: queries and keys have no positions (SmolLM 3).
+    /// No rotary embeddings: queries and keys do not encode positions (SmolLM 3).
     None,
 }
 
@@ -92,10 +92,10 @@ impl AttentionConfig {
                 ConfigError::refuse("windows", format!("layer {layer} has a window of 0, which covers no position"))
             }
             Some(Window::Chunked(_)) if config.bidirectional => {
-                ConfigError::refuse("windows", "chunks are defined for causal attention only".into())
+                ConfigError::refuse("windows", "chunked windows require causal attention".into())
             }
             Some(Window::Around(_)) if !config.bidirectional => {
-                ConfigError::refuse("windows", "a window on both sides requires bidirectional attention".into())
+                ConfigError::refuse("windows", "two-sided windows require bidirectional attention".into())
             }
             _ => self.check_keys(config, layer),
         }
@@ -106,16 +106,19 @@ impl AttentionConfig {
         let Some(from) = self.keys_of else { return Ok(()) };
         let other = config.layers.get(from).filter(|_| from < layer).and_then(|other| other.mixer.attention());
         let Some(other) = other.filter(|other| other.keys_of.is_none()) else {
-            let reason = format!("layer {from} has no keys for layer {layer} to reuse");
+            let reason = format!(
+                "layer {layer} can't reuse the keys of layer {from}, which must be earlier and have its own keys"
+            );
             return ConfigError::refuse("shared_keys", reason);
         };
         let heads = |own: &Self, of| (own.n_kv_heads, own.d_head, own.window, config.rotary(of).cloned());
         if heads(self, layer) != heads(other, from) {
-            let reason = format!("layers {layer} and {from} differ in heads, window or rotary embeddings");
+            let reason =
+                format!("layers {layer} and {from} can't share keys: their heads, windows or rotary embeddings differ");
             return ConfigError::refuse("shared_keys", reason);
         }
         if config.latent.is_some() || config.bidirectional {
-            let reason = "sharing keys requires causal attention without latents";
+            let reason = "keys can't be shared in bidirectional or latent attention";
             return ConfigError::refuse("shared_keys", reason.into());
         }
         Ok(())

@@ -5,7 +5,7 @@ use super::{
     NormKind, Positional, ResidualScheme, ShortConv, StateSpace, TransformerConfig, Window,
 };
 
-/// Methods that set a field.
+/// Declares methods that set a field.
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident $field:ident: $given:ty;)*) => {
         impl TransformerConfig {
@@ -146,7 +146,7 @@ impl TransformerConfig {
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError::Contradiction`] if the model does not have one of the layers.
+    /// [`ConfigError::Contradiction`] if one of the layers does not exist.
     pub fn with_mamba2(
         self,
         layers: impl IntoIterator<Item = usize>,
@@ -228,7 +228,7 @@ impl TransformerConfig {
     ) -> Result<Self, ConfigError> {
         let values: Vec<T> = values.into_iter().collect();
         if values.len() != self.n_layers() {
-            let reason = format!("{} entries for {} layers", values.len(), self.n_layers());
+            let reason = format!("the list has {} entries, but the model has {} layers", values.len(), self.n_layers());
             return ConfigError::refuse(field, reason);
         }
         self.layers.iter_mut().zip(values).for_each(|(own, value)| set(own, value));

@@ -28,7 +28,7 @@ pub enum ConfigError {
         /// Its value.
         given: usize,
     },
-    /// Two fields contradict each other.
+    /// A field has an invalid value, or its value contradicts another field.
     #[error("invalid `{field}`: {reason}")]
     Contradiction {
         /// The field.
@@ -54,10 +54,11 @@ pub enum ConfigError {
         /// The supported architectures.
         supported: Vec<&'static str>,
     },
-    /// No supported family has this architecture, and it is not Llama under another name, because its settings or
-    /// tensors differ.
+    /// No supported family has this architecture, and the model can't be loaded as Llama, because its settings or
+    /// tensors differ from Llama's.
     #[error(
-        "the architecture `{given}` is not supported, and it can't be loaded as Llama, because its files differ:{}",
+        "the architecture `{given}` is not supported, and it can't be loaded as Llama, because its files differ from \
+         Llama's:{}",
         unaccounted(missing, unused, fields)
     )]
     NotLlama {

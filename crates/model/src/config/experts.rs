@@ -37,7 +37,7 @@ pub struct Experts {
     pub scales_inputs: bool,
     /// Factor applied to the final routing weights.
     pub scale: f64,
-    /// Whether each expert also has a learned scale on its routing weight (Gemma 4).
+    /// Whether each expert's routing weight is also multiplied by a learned scale (Gemma 4).
     #[serde(default)]
     pub own_scales: bool,
     /// Whether the router and the experts each have their own pre-norm, and the outputs of the routed experts and of
@@ -92,7 +92,7 @@ impl Experts {
             return fails("clipped gates can't be combined with `scales_inputs`".into());
         }
         if self.own_norms && (self.shared.is_none() || config.norm == NormKind::None) {
-            return fails("`own_norms` requires a shared expert and a norm".into());
+            return fails("`own_norms` requires a shared expert and a `norm` other than `None`".into());
         }
         if self.own_norms && config.stream_is_normalized() {
             return fails("`own_norms` can't be combined with a normalized residual stream".into());
@@ -104,7 +104,7 @@ impl Experts {
             return fails(reason.into());
         }
         if !(self.scale.is_finite() && self.scale != 0.0) {
-            return fails(format!("router weights can't be multiplied by {}", self.scale));
+            return fails(format!("`scale` is {}; it must be finite and nonzero", self.scale));
         }
         if let Some(own) = self.shared.filter(|own| !(1..=TransformerConfig::LARGEST).contains(&own.d_mlp)) {
             return fails(format!("the shared expert can't have {} neurons", own.d_mlp));
@@ -154,7 +154,7 @@ impl AttnExperts {
             let (heads, n_heads) = (count.saturating_mul(kv_heads), config.n_heads);
             if heads == 0 || !n_heads.is_multiple_of(heads) {
                 return fails(format!(
-                    "{count} experts with {kv_heads} heads each have {heads} heads in total, not {n_heads}"
+                    "{count} experts with {kv_heads} key/value heads need a multiple of {heads} heads, not {n_heads}"
                 ));
             }
         }

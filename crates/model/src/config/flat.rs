@@ -1,5 +1,5 @@
-//! [`FlatConfig`]: a configuration as it is stored, with one field per setting and lists for those that differ between
-//! layers.
+//! [`FlatConfig`]: a configuration as it is stored, with one field per setting and lists for settings that differ
+//! between layers.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +9,8 @@ use super::{
     ShortConv, StateSpace, TransformerConfig, Window,
 };
 
-/// A configuration as it is stored in files. Each field has the meaning of the [`TransformerConfig`] field with that
-/// name.
+/// A configuration as it is stored in files. Each field has the same meaning as the [`TransformerConfig`] setting with
+/// that name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlatConfig {
     /// Number of layers.
@@ -19,15 +19,15 @@ pub struct FlatConfig {
     pub d_model: usize,
     /// Number of heads.
     pub n_heads: usize,
-    /// Number of key/value heads, unless `mixers` has another.
+    /// Number of key/value heads, unless `mixers` gives another number.
     pub n_kv_heads: usize,
-    /// Width of a head, unless `mixers` has another.
+    /// Width of a head, unless `mixers` gives another width.
     pub d_head: usize,
     /// Token mixer of each layer; empty if all layers have attention with the sizes above.
     pub mixers: Vec<FlatMixer>,
     /// The layer whose keys and values each layer reuses; empty if none does.
     pub shared_keys: Vec<Option<usize>>,
-    /// Number of neurons, unless `dense_mlps` has another.
+    /// Number of neurons per MLP or expert, unless `dense_mlps` gives another number.
     pub d_mlp: usize,
     /// Vocabulary size.
     pub d_vocab: usize,
@@ -45,15 +45,15 @@ pub struct FlatConfig {
     pub final_rms: bool,
     /// Whether the embedding is normalized.
     pub post_embedding_norm: bool,
-    /// Factor on token embeddings.
+    /// Factor applied to token embeddings.
     pub embed_scale: Option<f64>,
     /// Whether the inputs of attention and the MLP are normalized.
     pub pre_norms: bool,
     /// Whether the outputs of attention and the MLP are normalized.
     pub post_norms: bool,
-    /// [`ResidualScheme::NormalizedSums`].
+    /// Whether the residual scheme is [`ResidualScheme::NormalizedSums`].
     pub residual_norms: bool,
-    /// [`ResidualScheme::NormalizedInputs`].
+    /// Whether the residual scheme is [`ResidualScheme::NormalizedInputs`].
     pub normalized_residual: bool,
     /// Whether there is no norm before the unembedding.
     pub no_final_norm: bool,
@@ -85,7 +85,7 @@ pub struct FlatConfig {
     pub gated_mlp: bool,
     /// Whether there are no MLPs.
     pub attn_only: bool,
-    /// [`ResidualScheme::Parallel`].
+    /// Whether the residual scheme is [`ResidualScheme::Parallel`].
     pub parallel: bool,
     /// Divisor of scores.
     pub attn_scale: f64,
@@ -101,8 +101,8 @@ pub struct FlatConfig {
     pub windows: Vec<Option<Window>>,
     /// Mixture of experts in place of MLPs.
     pub experts: Option<Experts>,
-    /// Width of each layer's dense MLP, where it replaces the experts or its width is not `d_mlp`; 0 for no MLP. Empty
-    /// if no layer differs.
+    /// Width of each layer's dense MLP, if the layer has one instead of experts or if its width is not `d_mlp`; 0 if
+    /// the layer has no MLP. Empty if no layer differs.
     pub dense_mlps: Vec<Option<usize>>,
     /// Per-layer token embeddings.
     pub per_layer_inputs: Option<PerLayerInputs>,
@@ -178,7 +178,7 @@ impl TryFrom<FlatConfig> for TransformerConfig {
         };
         if flat.attn_only && (flat.experts.is_some() || !flat.dense_mlps.is_empty()) {
             let field = if flat.experts.is_some() { "experts" } else { "dense_mlps" };
-            return ConfigError::refuse(field, "the model has no MLPs".into());
+            return ConfigError::refuse(field, "the model has no MLPs (`attn_only`)".into());
         }
         let mlp = |own: &Option<usize>| match (*own, flat.experts, flat.gated_mlp) {
             (Some(0), ..) => MlpConfig::None,
@@ -240,7 +240,7 @@ impl TryFrom<FlatConfig> for TransformerConfig {
     }
 }
 
-/// Returns the list of one value per layer, or an empty list if all values are `all`.
+/// Returns the values, one per layer, or an empty list if all of them equal `all`.
 fn unless_all<T: PartialEq>(values: Vec<T>, all: &T) -> Vec<T> {
     if values.iter().all(|value| value == all) { Vec::new() } else { values }
 }

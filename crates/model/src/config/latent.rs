@@ -8,7 +8,7 @@ use super::{AttentionConfig, ConfigError, Positional, TransformerConfig};
 /// from another latent (DeepSeek V2).
 ///
 /// Queries and keys are `d_head` wide per head: first the part projected from the latents, then `d_rope` rotated
-/// dimensions, which all heads share for keys. Values are `d_value` wide.
+/// dimensions. The rotated dimensions of keys are shared by all heads. Values are `d_value` wide.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -46,7 +46,7 @@ impl Latent {
             return ConfigError::refuse("latent", format!("{size} is not a valid width"));
         }
         if !(eps.is_finite() && eps >= 0.0) {
-            return ConfigError::refuse("latent", format!("{eps} is not a finite, non-negative number"));
+            return ConfigError::refuse("latent", format!("`eps` is {eps}; it must be finite and non-negative"));
         }
         let whole = AttentionConfig::new(config.n_heads, config.d_head());
         for layer in &config.layers {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AttentionConfig, ConfigError, MixerConfig, MlpConfig, TransformerConfig};
 
-/// One layer: a token mixer and an MLP, each around the residual stream.
+/// One layer: a token mixer and an MLP, each of which reads the residual stream and adds its output to it.
 ///
 /// ```
 /// use hooklens::TransformerConfig;
@@ -54,7 +54,8 @@ impl LayerConfig {
             return Ok(());
         }
         let reason = format!(
-            "layer {layer} lacks a mixer or an MLP, which requires sequential blocks with only a norm before each"
+            "layer {layer} lacks a mixer or an MLP, which is supported only in sequential blocks without post-norms, \
+             layer scalars, per-layer inputs or Shortformer positions"
         );
         ConfigError::refuse("mixers", reason)
     }

@@ -88,8 +88,8 @@ pub trait Layers: Sized {
     /// Norm applied to the input of a layer's token mixer; [`NormKind::None`] if it has no mixer.
     fn ln1_kind(&self, layer: usize) -> NormKind;
 
-    /// Whether the residual stream is normalized between writes, so that a block's output is not the plain sum of what
-    /// was written to the stream.
+    /// Whether the residual stream is normalized between writes, so that it is not the plain sum of the outputs added
+    /// to it.
     fn stream_is_normalized(&self) -> bool;
 
     /// Norm applied to the outputs of attention and the MLP. Its weights are never folded, because no linear map
@@ -105,7 +105,7 @@ pub trait Layers: Sized {
     /// Whether a text of this length uses different rotary frequencies than a short text.
     fn outgrows(&self, len: usize) -> bool;
 
-    /// Turns all MLPs into mixtures of experts with the width and gating of the MLP; `None` turns them back into MLPs.
+    /// Turns each MLP into a mixture of experts with the MLP's width and gating; `None` turns mixtures back into MLPs.
     #[must_use]
     fn with_mixture(self, experts: impl Into<Option<Experts>>) -> Self;
 
@@ -121,8 +121,8 @@ pub trait Layers: Sized {
     /// Same as [`with_mixers`](Self::with_mixers).
     fn with_mlps(self, mlps: impl IntoIterator<Item = MlpConfig>) -> Result<Self, ConfigError>;
 
-    /// Sets the rotary embeddings of each layer, `None` for layers without any; an empty list restores the model's.
-    /// Values for layers without attention are ignored.
+    /// Sets the rotary embeddings of each layer, `None` for layers without any; with an empty list, every layer uses
+    /// the model's. Values for layers without attention are ignored.
     ///
     /// # Errors
     /// Same as [`with_mixers`](Self::with_mixers); also fails if the model's positions are not rotary.

@@ -37,7 +37,7 @@ pub enum MixerConfig {
 }
 
 impl MixerConfig {
-    /// Attention, if the mixer has any.
+    /// The attention settings, if the mixer includes attention.
     ///
     /// ```
     /// use hooklens_model::config::{AttentionConfig, MixerConfig, StateSpace};
@@ -52,7 +52,7 @@ impl MixerConfig {
         }
     }
 
-    /// Attention, mutably, if the mixer has any.
+    /// The attention settings, mutably, if the mixer includes attention.
     pub fn attention_mut(&mut self) -> Option<&mut AttentionConfig> {
         match self {
             Self::Attention(own) | Self::AttentionAndMamba2(own, _) => Some(own),
@@ -85,7 +85,7 @@ pub(super) fn check_sizes(kind: &str, layer: usize, sizes: &[usize], width: usiz
         return ConfigError::refuse("mixers", format!("the {kind} of layer {layer} has an invalid size: {size}"));
     }
     if width < 2 {
-        let reason = format!("the convolution of layer {layer} covers fewer than two positions");
+        let reason = format!("the convolution of layer {layer} must cover at least two positions");
         return ConfigError::refuse("mixers", reason);
     }
     Ok(())

@@ -113,11 +113,11 @@ impl MlpConfig {
             return Err(ConfigError::BadSize { field: "d_mlp", given: d_mlp });
         }
         if config.activation == ActivationFn::SoluLn && !matches!(self, Self::Dense { .. }) {
-            return ConfigError::refuse("activation", "solu_ln is defined for a plain MLP only".into());
+            return ConfigError::refuse("activation", "solu_ln requires plain MLPs: no gates and no experts".into());
         }
         let Some(experts) = self.experts() else { return Ok(()) };
         if config.activation == ActivationFn::Xielu {
-            let reason = "xielu has learned slopes, so it is not supported for mixtures of experts";
+            let reason = "xielu has learned slopes, which are not supported in mixtures of experts";
             return ConfigError::refuse("activation", reason.into());
         }
         experts.check(config, self.is_gated())

@@ -18,7 +18,7 @@ pub fn native_name_of_norm(norm: NormKind) -> Option<&'static str> {
     }
 }
 
-/// TransformerLens's `positional_embedding_type`, or a name of our own if TransformerLens has none.
+/// TransformerLens's `positional_embedding_type`, or hooklens's own name if TransformerLens has none.
 pub fn native_name_of_positional(positional: &Positional) -> &'static str {
     match positional {
         Positional::Learned => "standard",

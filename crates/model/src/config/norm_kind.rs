@@ -28,7 +28,7 @@ pub enum NormKind {
     None,
 }
 
-/// What a kind of norm computes.
+/// Properties of a kind of norm.
 pub trait NormDetails {
     /// Whether the norm subtracts the mean.
     ///

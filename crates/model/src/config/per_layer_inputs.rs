@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 /// Per-layer token embeddings: a second, narrow embedding with a vector per token and layer (Gemma 4's small models).
 ///
-/// A layer's input is the sum of its token's vector and a normalized linear projection of the main token embedding,
-/// divided by √2. After the MLP, the residual stream is projected to `width`, passed through the activation function,
-/// multiplied by the input, projected back to `d_model`, and normalized.
+/// The per-layer input of a layer is the sum of the token's vector and a normalized linear projection of the main token
+/// embedding, divided by √2. After the MLP, the residual stream is projected to `width`, passed through the activation
+/// function, multiplied by the per-layer input, projected back to `d_model`, and normalized.
 ///
 /// ```
 /// use hooklens::prelude::*;

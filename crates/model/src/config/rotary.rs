@@ -32,7 +32,7 @@ impl Rotary {
     pub(super) fn check(&self, d_head: usize) -> Result<(), ConfigError> {
         let Self { dim, base, ref scaling, .. } = *self;
         if dim == 0 || dim > d_head || !dim.is_multiple_of(2) {
-            let reason = format!("{dim} is not a positive even number within d_head {d_head}");
+            let reason = format!("{dim} is not a positive even number up to d_head ({d_head})");
             return ConfigError::refuse("rotary.dim", reason);
         }
         if !(base.is_finite() && base > 0.0) {
@@ -94,7 +94,8 @@ pub enum RopeScaling {
         /// Context length before scaling.
         original_context: usize,
     },
-    /// YaRN: a ramp over dimensions, with rotated vectors multiplied by `attention_factor`.
+    /// YaRN: long wavelengths are multiplied by `factor`, short ones are unchanged, with a ramp over dimensions in
+    /// between. Rotated vectors are multiplied by `attention_factor`.
     Yarn {
         /// Scaling factor.
         factor: f64,

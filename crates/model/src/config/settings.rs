@@ -11,7 +11,7 @@ macro_rules! settings {
         $($(#[$doc:meta])* $field:ident $setter:ident: $type:ty, $given:ty;)*
     ) => {
         /// Settings of a [`TransformerConfig`] that depend on the model family. This trait is for the crates of the
-        /// workspace; users set what the builder methods of [`TransformerConfig`] offer.
+        /// workspace; users change settings with the builder methods of [`TransformerConfig`].
         pub trait Settings: Sized {
             /// Positional embedding.
             fn positional(&self) -> &Positional;
@@ -98,7 +98,7 @@ settings! {
     scale_attn_by_inverse_layer_idx with_scale_attn_by_inverse_layer_idx: bool, bool;
     /// Epsilon of the final norm, if different (JetMoE).
     final_eps with_final_eps: Option<f64>, impl Into<Option<f64>>;
-    /// Factor on token embeddings (Gemma, Granite).
+    /// Factor applied to token embeddings (Gemma, Granite).
     embed_scale with_embed_scale: Option<f64>, impl Into<Option<f64>>;
     /// Whether the inputs of attention and the MLP are normalized. If not, only their outputs are (OLMo 2).
     pre_norms with_pre_norms: bool, bool;
@@ -124,6 +124,6 @@ settings! {
     most_keys with_most_keys: Option<usize>, impl Into<Option<usize>>;
     /// Per-layer token embeddings, added after the MLP (Gemma 4).
     per_layer_inputs with_per_layer_inputs: Option<PerLayerInputs>, impl Into<Option<PerLayerInputs>>;
-    /// Whether the residual stream after each block is multiplied by a scalar that the block learns (Gemma 4).
+    /// Whether the residual stream after each block is multiplied by a learned scalar of the block (Gemma 4).
     layer_scalars with_layer_scalars: bool, bool;
 }

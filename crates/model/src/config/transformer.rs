@@ -15,7 +15,8 @@ use super::{
 ///
 /// Every model family maps to a value of this type, which fully determines the model. Start from
 /// [`TransformerConfig::new`], which is GPT-2's architecture, and change what differs with `with_` methods. Methods
-/// return the sizes; where layers differ, they return the size of the first layer that has one.
+/// such as [`d_head`](Self::d_head) return the sizes; each method's documentation says which layer's size it returns if
+/// layers differ.
 ///
 /// ```
 /// use hooklens::{Positional, TransformerConfig};
@@ -63,7 +64,7 @@ pub struct TransformerConfig {
     pub(crate) final_rms: bool,
     /// Whether the embedding is normalized (Bloom).
     pub(crate) post_embedding_norm: bool,
-    /// Factor on token embeddings (Gemma, Granite).
+    /// Factor applied to token embeddings (Gemma, Granite).
     pub(crate) embed_scale: Option<f64>,
     /// Whether the inputs of attention and the MLP are normalized. If not, only their outputs are (OLMo 2).
     pub(crate) pre_norms: bool,
@@ -111,7 +112,7 @@ pub struct TransformerConfig {
     pub(crate) bidirectional: bool,
     /// Per-layer token embeddings, added after the MLP (Gemma 4).
     pub(crate) per_layer_inputs: Option<PerLayerInputs>,
-    /// Whether the residual stream after each block is multiplied by a scalar that the block learns (Gemma 4).
+    /// Whether the residual stream after each block is multiplied by a learned scalar of the block (Gemma 4).
     pub(crate) layer_scalars: bool,
     /// Whether a beginning-of-sequence token is prepended to text by default.
     pub(crate) default_prepend_bos: bool,

@@ -1,5 +1,5 @@
-//! Validation of configurations. Checks sizes, numbers and combinations of settings; the types of the fields check
-//! their own values.
+//! Validation of configurations. Checks sizes, numbers and combinations of settings; settings with several fields are
+//! checked by their own types.
 
 use super::{ConfigError, Layers, NormKind, Positional, ResidualScheme, TransformerConfig};
 
@@ -95,7 +95,8 @@ impl TransformerConfig {
     fn check_combinations(&self) -> Result<(), ConfigError> {
         let fails = |field, reason: &str| ConfigError::refuse(field, reason.into());
         if self.has_states() {
-            let reason = "recurrent layers can't be bidirectional or have Shortformer positions or a normalized stream";
+            let reason =
+                "recurrent layers don't support bidirectional attention, Shortformer positions or a normalized stream";
             if self.bidirectional {
                 return fails("bidirectional", reason);
             }
@@ -113,7 +114,7 @@ impl TransformerConfig {
             );
         }
         if self.qk_norm.is_some_and(|norm| norm.kind == NormKind::None) {
-            return fails("qk_norm", "its kind must not be `None`");
+            return fails("qk_norm", "the kind of norm must not be `None`");
         }
         let in_order = self.residual == ResidualScheme::Sequential && !self.attn_only();
         let after_mlps = "it requires blocks of attention followed by an MLP, without a normalized stream";
@@ -124,7 +125,7 @@ impl TransformerConfig {
             return fails("layer_scalars", after_mlps);
         }
         if self.stream_is_normalized() && (!self.pre_norms || self.post_norms || self.attn_only()) {
-            return fails("residual", "it requires blocks of attention followed by an MLP, with one norm before each");
+            return fails("residual", "a normalized stream requires MLPs, pre-norms and no post-norms");
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Attention window. Padding does not count.
+/// Attention window. Padding does not count toward its width.
 ///
 /// ```
 /// use hooklens::Window;

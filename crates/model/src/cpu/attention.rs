@@ -26,9 +26,9 @@ pub(crate) struct Rules<'p> {
     pub(crate) valid: Option<Cow<'p, [bool]>>,
     /// Number of columns before the queries.
     pub(crate) past: usize,
-    /// Positions of queries, `[batch, query]`, and of keys, `[batch, key]`; empty unless ALiBi slopes or a window need
-    /// them.
+    /// Positions of queries, `[batch, query]`; empty unless ALiBi slopes or a window need them.
     pub(crate) query_positions: Vec<i32>,
+    /// Positions of keys, `[batch, key]`; empty under the same condition.
     pub(crate) key_positions: Vec<i32>,
 }
 

@@ -9,7 +9,8 @@ use half::{bf16, f16};
 #[cfg(feature = "libtorch")]
 use super::torch::TorchMemory;
 
-/// Number of sampled values, spread over the tensor. Large tensors have fewer: each may need to be read from disk.
+/// Number of sampled values, spread over the tensor. Smaller for large tensors, whose values may have to be read from
+/// disk.
 const VALUES: usize = 32;
 const VALUES_OF_LARGE: usize = 8;
 const LARGE: usize = 1 << 20;

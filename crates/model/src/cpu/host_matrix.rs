@@ -26,7 +26,7 @@ enum Memory {
 }
 
 impl HostMatrix {
-    /// The matrix, if it is on the CPU, has an element type that the kernels read, and no negative strides.
+    /// The matrix, if it is on the CPU, has an element type that the kernels read, and has no negative strides.
     pub(super) fn of(matrix: &Tensor<2>) -> Option<Self> {
         let (dtype, dims) = (matrix.dtype(), matrix.dims());
         if !matches!(dtype, DType::F32 | DType::BF16 | DType::F16) {

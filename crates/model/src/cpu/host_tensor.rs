@@ -105,7 +105,7 @@ impl HostTensor {
         Self { memory: Memory::Torch(memory), shape, strides }
     }
 
-    /// Like [`HostTensor::of`], but copied if rows do not have unit stride.
+    /// Like [`HostTensor::of`], but copied if the last axis does not have unit stride or a stride is negative.
     pub(super) fn rows<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
         let held = Self::of(tensor)?;
         let unit = held.strides.last().is_none_or(|s| *s == 1);
@@ -141,7 +141,7 @@ impl HostTensor {
         }
     }
 
-    /// All elements in memory from the tensor's first one on. A view may not use all of them.
+    /// All elements in memory, starting with the tensor's first one. A view may use only some of them.
     pub(super) fn elements(&self) -> &[f32] {
         match &self.memory {
             Memory::Flex(storage) => &storage.storage::<f32>()[storage.layout().start_offset()..],

@@ -19,7 +19,7 @@ pub(crate) type Map = (Weight, Option<Tensor<1>>);
     reason = "only a few exist at a time, and a box would cost another allocation per product"
 )]
 pub enum Weight {
-    /// In `f32` or a 16-bit type, with any strides.
+    /// A tensor of `f32` or a 16-bit type, with any strides.
     Plain(Tensor<2>),
     /// Quantized in blocks; each column of the weight is a row of blocks.
     Packed(PackedMatrix),
@@ -82,8 +82,8 @@ fn tracked_map(input: &Tensor<2>, map: &Map) -> Option<Tensor<2>> {
     })
 }
 
-/// The gradient times a transposed weight. Skips rows of zeros, which most rows are if the loss depends on the logits
-/// of a single position.
+/// The gradient times a transposed weight. Skips rows that are all zero, as most rows are if the loss depends on the
+/// logits of a single position.
 pub(super) fn rows_back(gradient: Tensor<2>, turned: &Map) -> Option<Tensor<2>> {
     let times = |rows: &Tensor<2>| plain(rows, std::array::from_ref(turned)).map(|[made]| made);
     let ([rows, d_out], d_in) = (gradient.dims(), turned.0.width());

@@ -42,7 +42,7 @@ fn back<const D: usize>(
     Some(output.tensor(shape))
 }
 
-/// Like [`norm`], but returns the result and, before it, each row's scale, `[..., 1]`; both in `f32`.
+/// Like [`norm`], but returns each row's scale, `[..., 1]`, and the result, both in `f32`.
 pub(crate) fn norm_and_scale<const D: usize>(
     input: &Tensor<D>,
     centers: bool,

@@ -60,7 +60,7 @@ impl PackedMatrix {
     }
 
     /// Description of format and order that is included in fingerprints. Fingerprints are stored, so this text must not
-    /// follow names in the code.
+    /// change when names in the code change.
     pub(crate) fn described(&self) -> String {
         let order = match self.order {
             Order::AsIs => "AsIs".into(),

@@ -35,7 +35,7 @@ pub fn has(device: &Device, dtype: burn::tensor::DType) -> bool {
 pub fn rounding(device: &Device, dtype: DType) -> Option<String> {
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     if dtype == DType::F32 && super::cubecl::rounds_products(device) {
-        let exact = "with an error of about 1e-3 of the largest value; `libtorch:cuda:N` is exact";
+        let exact = "with an error of about 1e-3 of the largest value; `libtorch:cuda:N` does not";
         return Some(format!("{device:?} rounds the inputs of matrix products to TF32, {exact}"));
     }
     let _ = (device, dtype);

@@ -17,11 +17,11 @@ pub struct DeviceInfo {
     pub description: String,
     /// Memory size in bytes, if the driver reports it.
     pub memory: Option<u64>,
-    /// Element types that it computes in; empty if it can't be opened.
+    /// Element types that the device computes in; empty if it can't be opened.
     pub dtypes: Vec<DType>,
 }
 
-/// Lists the devices of this machine that this build can use. Opens each to query its capabilities.
+/// Lists the devices of this machine that this build can use. Opens each device to query its capabilities.
 ///
 /// ```
 /// let devices = hooklens::devices();

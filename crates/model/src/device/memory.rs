@@ -64,8 +64,8 @@ pub fn in_main_memory(device: &Device) -> bool {
     *device == Device::flex()
 }
 
-/// Whether matrix products on this device widen 16-bit matrices as they read them. Our kernels do, if no gradients are
-/// tracked for weights.
+/// Whether matrix products on this device widen 16-bit matrices as they read them. The kernels of `hooklens-kernels`
+/// do, if no gradients are tracked for weights.
 pub fn multiplies_narrow(device: &Device) -> bool {
     in_main_memory(device) && device.gradient_checkpointing_strategy().is_none()
 }

@@ -35,12 +35,12 @@ pub use self_test::check_numbers;
 pub const DEVICE_VARIABLE: &str = "HOOKLENS_DEVICE";
 
 const KNOWN: &str =
-    "devices are flex, libtorch, libtorch:cuda:N, cuda:N, vulkan:N, metal:N, wgpu:N, remote:ws://HOST:PORT";
+    "known devices are flex, libtorch, libtorch:cuda:N, cuda:N, vulkan:N, metal:N, wgpu:N, remote:ws://HOST:PORT";
 
 /// Device names that are enabled by a feature of the same name.
 const FEATURES: [&str; 6] = ["libtorch", "cuda", "vulkan", "metal", "wgpu", "remote"];
 
-/// Which of these this build has.
+/// Whether this build includes each of [`FEATURES`].
 const BUILT: [bool; 6] = [
     cfg!(feature = "libtorch"),
     cfg!(feature = "cuda"),
@@ -98,7 +98,7 @@ pub fn parse_device(name: impl AsRef<str>) -> Result<Device> {
         _ => {
             let built = FEATURES.into_iter().zip(BUILT).filter(|(_, built)| *built).map(|(name, _)| name);
             let built: Vec<&str> = ["flex (the CPU)"].into_iter().chain(built).collect();
-            fails(format!("{KNOWN}; this build has {}", built.join(", ")))
+            fails(format!("{KNOWN}; this build supports {}", built.join(", ")))
         }
     }
 }
@@ -148,7 +148,7 @@ fn of_kind(rest: &str, kind: &cubecl::Kind) -> Result<Device, String> {
 fn numbered(n: usize, kind: &str, mut there: impl ExactSizeIterator<Item = Device>) -> Result<Device, String> {
     match there.len() {
         0 => Err(format!("no {kind} device was found; the driver may be missing")),
-        1 if n > 0 => Err(format!("there is only 1 {kind} device, numbered from 0")),
-        count => there.nth(n).ok_or_else(|| format!("there are {count} {kind} devices, numbered from 0")),
+        1 if n > 0 => Err(format!("there is only 1 {kind} device, with index 0")),
+        count => there.nth(n).ok_or_else(|| format!("there are {count} {kind} devices; indices start at 0")),
     }
 }

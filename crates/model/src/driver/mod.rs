@@ -42,9 +42,9 @@ pub trait RunOutput: Sized + private::Sealed {
 /// ([`HookedEncoderDecoder`](crate::encoder_decoder::HookedEncoderDecoder)), or any of them with persistent hooks
 /// ([`Hooked`]).
 ///
-/// The associated types are the `Input` of a run, its `Output`, and `Scored`, the argument of the scalar in
-/// [`run_with_gradients`](HookedModel::run_with_gradients): logits, `[batch, pos, d_vocab]`, or for an encoder its
-/// whole output.
+/// The associated types are the `Input` of a run, its `Output`, and `Scored`, which the `scalar` function of
+/// [`run_with_gradients`](HookedModel::run_with_gradients) receives: logits, `[batch, pos, d_vocab]`, or for an encoder
+/// its whole output.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -71,7 +71,7 @@ pub trait HookedModel: Sized + private::RunModel {
     /// let names: Vec<&str> = model.catalog().points().iter().map(|point| &*point.name).collect();
     /// assert_eq!(names[..3], ["hook_tokens", "hook_embed", "hook_pos_embed"]); // in firing order
     /// // Points that other models have, with the reason why this one lacks them.
-    /// let absence = ("embed.ln.hook_scale", "its embedding has no norm");
+    /// let absence = ("embed.ln.hook_scale", "the embedding has no norm");
     /// assert!(model.catalog().absent().any(|absent| absent == absence));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -106,9 +106,9 @@ pub trait HookedModel: Sized + private::RunModel {
     /// [`InputError::NoTokenizer`] if the model was loaded without one.
     fn tokenizer(&self) -> Result<&Tokenizer>;
 
-    /// Logits of a residual stream as if it were the last layer's (the logit lens): applies the final norm, if the
-    /// model has one, and the unembedding with its soft cap; in an encoder, the masked-token head. In an
-    /// encoder-decoder, the stream is the decoder's.
+    /// Computes the logits of a residual stream as if it were the last layer's output (the logit lens): applies the
+    /// final norm, if the model has one, and the unembedding with its soft cap; in an encoder, the masked-token head.
+    /// In an encoder-decoder, the stream is the decoder's.
     ///
     /// # Shapes
     /// - stream: `[batch, pos, d_model]`
@@ -435,8 +435,8 @@ pub mod private {
         type Input: Clone;
         /// Output of a run.
         type Output: RunOutput;
-        /// Argument of the scalar in [`run_with_gradients`](super::HookedModel::run_with_gradients): logits, `[batch,
-        /// pos, d_vocab]`, or for an encoder its whole output.
+        /// Argument of the `scalar` function in [`run_with_gradients`](super::HookedModel::run_with_gradients): logits,
+        /// `[batch, pos, d_vocab]`, or for an encoder its whole output.
         type Scored;
 
         /// Complete descriptions of the persistent editing hooks; see
@@ -458,10 +458,10 @@ pub mod private {
             false
         }
 
-        /// Whether a scalar can be computed only from logits.
+        /// Whether `run_with_gradients` requires logits.
         const NEEDS_LOGITS: bool = true;
 
-        /// Extracts the argument of the scalar from an output.
+        /// Extracts the argument of the `scalar` function from an output.
         fn scored(output: &Self::Output) -> Result<Self::Scored>;
     }
 

@@ -183,8 +183,8 @@ impl<'h> ForwardOptions<'h> {
 
     /// Sets the attention mask, `[batch, pos]` with `true` for real tokens. Replaces the mask of the input tokens.
     ///
-    /// With a non-empty cache, the mask covers the new tokens, or the cached tokens followed by the new ones, as in
-    /// Hugging Face.
+    /// With a non-empty cache, the mask covers either only the new tokens, or the cached tokens followed by the new
+    /// ones, as in Hugging Face.
     ///
     /// ```
     /// # use hooklens::prelude::*;

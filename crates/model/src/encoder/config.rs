@@ -31,7 +31,7 @@ pub struct EncoderConfig {
     pub activation: ActivationFn,
     /// Activation function of the masked-token head.
     pub head_activation: ActivationFn,
-    /// Number of token types, such as a pair's first and second text; 0 if the model has none.
+    /// Number of token types, which distinguish the first and second text of a pair; 0 if the model has none.
     pub token_types: usize,
     /// Width of the token, position and type embeddings, if a linear map projects them to the residual stream (ALBERT,
     /// ELECTRA).
@@ -106,7 +106,7 @@ pub enum RelativePositions {
 }
 
 impl RelativePositions {
-    /// Number of rows in the table.
+    /// Number of rows in the relative position table.
     pub fn count(&self) -> usize {
         match *self {
             RelativePositions::Buckets { count, .. } => count,
@@ -135,12 +135,13 @@ impl RelativePositions {
             return Err(ConfigError::BadSize { field, given });
         }
         match *self {
-            RelativePositions::Buckets { count, max_distance, .. } if max_distance <= count / 4 => {
-                fails("relative.max_distance", format!("it must exceed the range of the {} exact buckets", count / 4))
-            }
+            RelativePositions::Buckets { count, max_distance, .. } if max_distance <= count / 4 => fails(
+                "relative.max_distance",
+                format!("it must be greater than {}, the number of distances with their own buckets", count / 4),
+            ),
             RelativePositions::Disentangled { span, max_distance: Some(far), .. } if far <= span / 2 + 1 => fails(
                 "relative.max_distance",
-                format!("{far} does not exceed the range of the {} exact distances", span / 2),
+                format!("{far} must exceed {}, the largest distance with its own embedding, by 2 or more", span / 2),
             ),
             RelativePositions::Disentangled { content_to_position: false, position_to_content: false, .. } => {
                 fails("relative", "neither content-to-position nor position-to-content attention is enabled".into())
@@ -241,7 +242,7 @@ impl EncoderConfig {
     /// ```
     ///
     /// # Errors
-    /// A [`ConfigError`] that names the field.
+    /// A [`ConfigError`] that names the invalid field.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.stack()?.validate()?;
         let fails = |field, reason: String| Err(ConfigError::Contradiction { field, reason });

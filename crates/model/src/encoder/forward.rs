@@ -202,7 +202,7 @@ impl HookedEncoder {
     ) -> Result<EncoderOutput> {
         options.check_plain("an encoder")?;
         if options.logits == Logits::Last {
-            return Err(InputError::NoSuchOption { option: "logits of the last position", model: "an encoder" }.into());
+            return Err(InputError::NoSuchOption { option: "Logits::Last", model: "an encoder" }.into());
         }
         let [batch, len] = tokens.tokens.shape();
         let sequence = Sequence::of(&tokens.tokens);
@@ -305,7 +305,7 @@ impl HookedEncoder {
 }
 
 /// Factor for each token's embedding under token dropout, `[batch, pos, 1]`: 0 for the mask token, and for the others,
-/// a factor that restores the expected magnitude in training, where 12% of the tokens were dropped.
+/// a factor that restores the average magnitude in training, where 12% of the tokens were dropped.
 fn kept_shares(tokens: &Tokens, mask: u32) -> TensorData {
     const KEPT_IN_TRAINING: f32 = 1.0 - 0.15 * 0.8;
     let [batch, len] = tokens.shape();
@@ -365,7 +365,7 @@ pub(super) fn first_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<2> {
 type Passed = (Tensor<3>, Option<Tensor<3>>, Option<Tensor<2>>, Option<Tensor<2>>);
 
 impl EncoderBlock {
-    /// Relative positions, projected to this block's keys and queries.
+    /// Projects the relative position embeddings to this block's keys and queries.
     fn positions(&self, relative: &RelativeVectors, kind: Option<RelativePositions>) -> Disentangled {
         let (content, position) = match kind {
             Some(RelativePositions::Disentangled { content_to_position, position_to_content, .. }) => {

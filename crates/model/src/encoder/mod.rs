@@ -118,8 +118,8 @@ impl ModelWeights for HookedEncoder {
 }
 
 impl HookedEncoder {
-    /// Configuration of the blocks: their sizes, norms and activation function. Positions, embeddings and output heads are
-    /// not part of it.
+    /// Configuration of the blocks: their sizes, norms and activation function. Positions, embeddings and output heads
+    /// are not part of it.
     ///
     /// ```
     /// # use hooklens::FromPretrained;

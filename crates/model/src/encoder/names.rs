@@ -2,7 +2,7 @@
 
 use crate::model::{in_block, in_map};
 
-/// Name of the weight at this path of fields; TransformerLens's name, if it has this weight.
+/// Name of the weight at this field path: TransformerLens's name, if TransformerLens has this weight.
 pub(super) fn in_encoder(fields: &[&str]) -> String {
     match fields {
         ["embed", "tokens"] => "embed.embed.W_E".into(),

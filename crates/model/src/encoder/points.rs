@@ -58,7 +58,7 @@ pub(super) fn points_of(config: &EncoderConfig, heads: OutputHeads) -> Points {
     for outer in [Outer::FinalScale, Outer::FinalNormalized] {
         points.outer(
             outer,
-            (!config.pre_norms).then_some("its blocks normalize the residual stream, so it has no final norm"),
+            (!config.pre_norms).then_some("the blocks normalize the residual stream, so there is no final norm"),
         );
     }
     for outer in [Outer::MlmLnScale, Outer::MlmLnNormalized] {
@@ -75,12 +75,16 @@ pub(super) fn points_of(config: &EncoderConfig, heads: OutputHeads) -> Points {
 
 fn why_not(config: &EncoderConfig, heads: OutputHeads, point: Outer) -> Option<&'static str> {
     match point {
-        Outer::TokenTypeEmbed if config.token_types == 0 => Some("it has no token types"),
-        Outer::PositionEmbed if config.positional != Positional::Learned => Some("it has no position vectors"),
-        Outer::EmbedLnScale | Outer::EmbedLnNormalized if !config.embed_norm => Some("its embedding has no norm"),
-        Outer::MlmLnScale | Outer::MlmLnNormalized if !heads.mlm => Some("its files have no masked-token head"),
-        Outer::PoolerOut if !heads.pooler => Some("its files have no pooler"),
-        Outer::NspOut if !heads.nsp => Some("its files have no next-sentence head"),
+        Outer::TokenTypeEmbed if config.token_types == 0 => Some("the model has no token types"),
+        Outer::PositionEmbed if config.positional != Positional::Learned => {
+            Some("the model has no position embeddings")
+        }
+        Outer::EmbedLnScale | Outer::EmbedLnNormalized if !config.embed_norm => Some("the embedding has no norm"),
+        Outer::MlmLnScale | Outer::MlmLnNormalized if !heads.mlm => {
+            Some("the model's files contain no masked-token head")
+        }
+        Outer::PoolerOut if !heads.pooler => Some("the model's files contain no pooler"),
+        Outer::NspOut if !heads.nsp => Some("the model's files contain no next-sentence head"),
         _ => None,
     }
 }
@@ -92,13 +96,13 @@ fn why_not_in_block(config: &EncoderConfig, layer: usize, site: Site) -> Option<
         _ => false,
     };
     match site {
-        Site::RotQ | Site::RotK if !rotates => Some("its positions are not rotary"),
+        Site::RotQ | Site::RotK if !rotates => Some("the layer has no rotary embedding"),
         Site::Ln1Scale | Site::Ln1Normalized if config.attn_norm(layer) == NormKind::None => {
-            Some("its first layer's attention has no norm")
+            Some("the first layer's attention has no norm")
         }
-        Site::PreLinear if !config.gated_mlp => Some("its MLP is not gated"),
+        Site::PreLinear if !config.gated_mlp => Some("the MLP is not gated"),
         Site::NormalizedResidPost if config.pre_norms => {
-            Some("its residual stream is not normalized between blocks; the final norm is ln_final.hook_normalized")
+            Some("the residual stream is not normalized between blocks; the final norm is ln_final.hook_normalized")
         }
         _ => None,
     }

@@ -79,14 +79,14 @@ pub struct MlmHead {
     pub unembed: Linear,
 }
 
-/// Output heads of an encoder, as present in its files.
+/// Output heads that an encoder's files contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputHeads {
     /// The masked-token head.
     pub mlm: bool,
     /// The pooler.
     pub pooler: bool,
-    /// The next-sentence head, which reads the pooler.
+    /// The next-sentence head, which reads the pooler's output.
     pub nsp: bool,
 }
 

@@ -93,7 +93,7 @@ fn attended(
     run.fire(at(Site::ResidMid), cpu::sum(resid, out))
 }
 
-/// Runs the MLP; returns the residual stream after it, and after the block's last norm if there is one. `number`
+/// Runs the MLP; returns the residual stream after it and, if there is one, after the block's last norm. `number`
 /// selects the hook points of the MLP's output norm.
 fn transformed(
     (mlp, post, number): (&DenseMlp, &Option<Norm>, usize),

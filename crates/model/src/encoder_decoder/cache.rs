@@ -9,8 +9,8 @@ use crate::kv_cache::KeyValueCache;
 /// Keys and values of the encoder's positions, one pair per layer.
 pub(super) type CrossKeys = Vec<(Tensor<4>, Tensor<4>)>;
 
-/// Keys and values of the decoder: for self-attention, of the tokens decoded so far; for cross-attention, of the
-/// encoder's positions, which are filled in by the first run and never change.
+/// Cached keys and values of the decoder. For self-attention, they belong to the tokens decoded so far; for
+/// cross-attention, to the encoder's positions. The first run fills in the latter, which then never change.
 ///
 /// ```
 /// # use hooklens::FromPretrained;

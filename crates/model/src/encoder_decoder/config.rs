@@ -95,7 +95,7 @@ impl StackAttention {
 }
 
 impl EncoderDecoderConfig {
-    /// The part of the configuration that one stack's blocks use.
+    /// The part of the configuration that the blocks of the decoder (if `decodes`) or the encoder use.
     ///
     /// # Errors
     /// [`ConfigError`] if a nonempty list does not have one entry per layer.
@@ -142,7 +142,7 @@ impl EncoderDecoderConfig {
     /// Checks that the sizes are consistent.
     ///
     /// # Errors
-    /// A [`ConfigError`] that names the field.
+    /// A [`ConfigError`] that names the invalid field.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.stack(false)?.validate()?;
         self.stack(true)?.validate()?;

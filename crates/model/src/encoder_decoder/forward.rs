@@ -303,7 +303,7 @@ impl HookedEncoderDecoder {
         self.check_positions(&sequence)?;
         let held = cache.as_ref().is_some_and(|cache| !cache.cross.is_empty());
         let silent = |point: &PointInfo| match point.segment {
-            Segment::Encoder => Some("the encoder has run already; hook or record it in `encode`"),
+            Segment::Encoder => Some("the encoder has run already; hook or record it in `encode_with`"),
             Segment::CrossKeys if held => Some("the cache holds the encoder's keys and values"),
             _ => None,
         };

@@ -147,8 +147,8 @@ impl HookedEncoderDecoder {
         }
     }
 
-    /// Configuration of the encoder's blocks: their sizes, norms and activation function. Positions and embeddings are not
-    /// part of it.
+    /// Configuration of the encoder's blocks: their sizes, norms and activation function. Positions and embeddings are
+    /// not part of it.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -216,12 +216,12 @@ impl HookedEncoderDecoder {
         // Tokens added to every text: a language and the end of sequence.
         let around = tokenizer.encode_special("", None)?.0;
         let own = around.iter().find(|id| Some(**id) != tokenizer.eos());
-        let own = *own.ok_or_else(|| setting("set only for a model whose tokenizer marks the language"))?;
+        let own = *own.ok_or_else(|| setting("none: this model's tokenizer does not mark the language"))?;
         let mut rows = Vec::new();
         for text in texts.into().0 {
             let mut row = tokenizer.encode_special(&text, None)?.0;
             let at = if row.first() == Some(&own) { Some(0) } else { row.iter().rposition(|id| *id == own) };
-            row[at.ok_or_else(|| setting("set only for a model whose tokenizer marks the language"))?] = wanted;
+            row[at.ok_or_else(|| setting("none: this model's tokenizer does not mark the language"))?] = wanted;
             rows.push(row);
         }
         if rows.is_empty() {

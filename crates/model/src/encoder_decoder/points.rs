@@ -45,11 +45,11 @@ pub(super) fn points_of(config: &EncoderDecoderConfig) -> Points {
     let rotary = matches!(config.positions, StackPositions::Rotary { .. });
     let no_vectors = match config.positions {
         StackPositions::Table { .. } => None,
-        StackPositions::Distances { .. } => Some("its positions are relative"),
-        StackPositions::Rotary { .. } => Some("its positions are rotary"),
+        StackPositions::Distances { .. } => Some("the model uses relative position biases"),
+        StackPositions::Rotary { .. } => Some("the model uses rotary embeddings"),
     };
-    let no_norm = (!config.embed_norm).then_some("its embedding has no norm");
-    let no_last = after.then_some("it normalizes after each sublayer and has no final norm");
+    let no_norm = (!config.embed_norm).then_some("the embedding has no norm");
+    let no_last = after.then_some("the model normalizes after each sublayer and has no final norm");
     points.outer(Outer::EncoderEmbed, None);
     points.outer(Outer::EncoderPosEmbed, no_vectors);
     points.outer(Outer::EncoderEmbedLnScale, no_norm);
@@ -59,9 +59,9 @@ pub(super) fn points_of(config: &EncoderDecoderConfig) -> Points {
         points.stack(layers);
     }
     let why_not = |site| match site {
-        Site::PreLinear if !config.gated_mlp => Some("its MLP is not gated"),
-        Site::NormalizedResidPost if !after => Some("it normalizes before each sublayer, not after"),
-        Site::RotQ | Site::RotK if !rotary => Some("its positions are not rotary"),
+        Site::PreLinear if !config.gated_mlp => Some("the MLP is not gated"),
+        Site::NormalizedResidPost if !after => Some("the model normalizes before each sublayer, not after"),
+        Site::RotQ | Site::RotK if !rotary => Some("the model does not use rotary embeddings"),
         Site::Ln1PostScale
         | Site::Ln1PostNormalized
         | Site::Ln2PostScale
@@ -70,7 +70,7 @@ pub(super) fn points_of(config: &EncoderDecoderConfig) -> Points {
         | Site::Ln3PostNormalized
             if !config.post_norms =>
         {
-            Some("it does not normalize the outputs of attention and MLP")
+            Some("the model does not normalize the outputs of attention and the MLP")
         }
         _ => None,
     };

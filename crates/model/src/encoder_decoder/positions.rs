@@ -72,12 +72,13 @@ impl StackPositions {
                     false => Ok(()),
                 }
             }
-            // Half the buckets are for later keys; half of each half are for exact distances.
+            // Half the buckets are for later keys, and half of each half is for exact distances.
             StackPositions::Distances { buckets, .. } if !(4..=1 << 16).contains(&buckets) => {
                 Err(ConfigError::BadSize { field: "buckets", given: buckets })
             }
             StackPositions::Distances { buckets, max_distance, .. } if max_distance <= buckets / 2 => {
-                let reason = format!("it must exceed the range of the {} exact buckets", buckets / 2);
+                let reason =
+                    format!("it must be greater than {}, the number of distances with their own buckets", buckets / 2);
                 Err(ConfigError::Contradiction { field: "max_distance", reason })
             }
             // A computed table needs memory regardless of the size of the files.

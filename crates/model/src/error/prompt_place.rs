@@ -31,12 +31,12 @@ pub struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Line,
-    /// A line of a part of a file that starts at this byte.
+    /// A line in a part of a file; the part starts at this byte.
     LineAfter(u64),
-    /// A line of a part of a compressed file that starts at this byte.
+    /// A line in a part of a compressed file; the part starts at this byte.
     LineInFrames(u64),
     Row,
-    /// A row of this part of a table, counted from one.
+    /// A row in the part of a table with this number, counted from one.
     RowOf(usize),
 }
 
@@ -45,13 +45,13 @@ pub fn place_of_line(file: &Arc<Path>, number: usize) -> Place {
     Place { file: file.clone(), number, kind: Kind::Line }
 }
 
-/// Position of a line of a file, counted from one from the byte `start` on. The lines before are counted only if the
-/// position is printed.
+/// Position of a line of a file, counted from one, starting at the byte `start`. The lines before `start` are counted
+/// only when the position is printed.
 pub fn place_of_line_after(file: &Arc<Path>, start: u64, number: usize) -> Place {
     Place { file: file.clone(), number, kind: if start == 0 { Kind::Line } else { Kind::LineAfter(start) } }
 }
 
-/// Position of a line of a Zstandard file, counted from one from the frame at the byte `start` on.
+/// Position of a line of a Zstandard file, counted from one, starting at the frame at the byte `start`.
 pub fn place_of_line_in_frames(file: &Arc<Path>, start: u64, number: usize) -> Place {
     Place { file: file.clone(), number, kind: if start == 0 { Kind::Line } else { Kind::LineInFrames(start) } }
 }
@@ -61,7 +61,7 @@ pub fn place_of_row(file: &Arc<Path>, number: usize) -> Place {
     Place { file: file.clone(), number, kind: Kind::Row }
 }
 
-/// Position of a row of a part of a table, both counted from one.
+/// Position of a row in a part of a table; row and part are counted from one.
 pub fn place_of_row_in(file: &Arc<Path>, part: usize, number: usize) -> Place {
     Place { file: file.clone(), number, kind: Kind::RowOf(part) }
 }

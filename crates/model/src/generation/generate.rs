@@ -1,4 +1,4 @@
-//! [`Generate`]: the models that generate text.
+//! [`Generate`]: the trait of models that generate text.
 
 use hooklens_hooks::Hook;
 
@@ -7,8 +7,8 @@ use crate::driver::{Hooked, Input, private, unhooked};
 use crate::error::Result;
 use crate::model::HookedTransformer;
 
-/// Text generation with a decoder, an encoder-decoder, or a decoder with persistent hooks, which run at every step,
-/// before the hooks in the options. Part of the prelude.
+/// Text generation with a decoder, an encoder-decoder, or a decoder with persistent hooks. Persistent hooks run at
+/// every step, before the hooks in the options. This trait is in the prelude.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -39,8 +39,8 @@ pub trait Generate: private::Sealed {
     ///
     /// # Errors
     /// Fails before anything runs if the input is invalid, if there would be more positions than the model's position
-    /// table has, if a setting is out of range, or if this kind of model does not support it (an encoder-decoder takes
-    /// no cache and no cache kind); then, with any error returned by a hook.
+    /// table has, or if a setting is out of range or not supported by this kind of model (an encoder-decoder takes no
+    /// cache and no cache kind). Also returns any error from a hook.
     fn generate_with(&self, input: impl Into<Input>, options: GenerateOptions<'_>) -> Result<Generation>;
 
     /// Continues one or more prompts with the default options: greedy sampling of up to 20 tokens.

@@ -98,8 +98,8 @@ pub struct GeneratedRow {
 pub struct Generation {
     /// Results of all rows, in input order.
     pub rows: Vec<GeneratedRow>,
-    /// Tokens of all columns that were run, with padding masked; these are the tokens of [`Generation::recording`]. The
-    /// last new tokens were chosen but not run.
+    /// Tokens of all columns that were run, with padding masked; these are the tokens of [`Generation::recording`].
+    /// Each row's last new token was chosen but not run.
     pub columns: Tokens,
     /// Recorded activations of each step: first the prompts, then one column per step.
     pub steps: Vec<ActivationCache>,

@@ -12,9 +12,9 @@ const BLOCK: usize = 256;
 /// Number of bisection steps when searching for the smallest logit that is kept.
 const HALVINGS: usize = 40;
 
-/// Samples each row's token from the logits and `at`, as [`Sampling::draw`] does. Returns each token with its
-/// log-probability under the unmodified logits. The result is `None` if a log-probability is not finite or the
-/// vocabulary is too large.
+/// Samples each row's token from the logits and the row's random number in `at`, as [`Sampling::draw`] does. Returns
+/// each token with its log-probability under the unmodified logits. The result is `None` if a log-probability is not
+/// finite or the vocabulary is too large.
 ///
 /// Sums are computed in `f32`, so a random number within about a millionth of the boundary between two tokens may
 /// select the neighboring token.
@@ -84,7 +84,7 @@ fn beyond(under: &Tensor<2>, amounts: Tensor<2>, wanted: Tensor<2>) -> Tensor<2,
         high = middle.mask_where(enough, high);
     }
     let lower = under.clone().lower(high.expand(under.dims()));
-    // Of the tokens at the boundary, keep as many as are still missing.
+    // Of the tokens at the boundary, keep only enough to reach `wanted`.
     let missing = wanted - sum(lower.clone());
     let border = lower.clone().bool_and(under.clone().greater_equal(low.expand(under.dims())));
     let at_border = amounts.zeros_like().mask_where(border.clone(), amounts);

@@ -55,7 +55,7 @@ impl<'m> Sampler<'m> {
             return Err(InputError::Setting { name: "max_new_tokens", given, allowed }.into());
         }
         if options.stop_strings.iter().any(String::is_empty) {
-            let (given, allowed) = ("an empty string".to_string(), "any non-empty strings".to_string());
+            let (given, allowed) = ("an empty string".to_string(), "non-empty strings".to_string());
             return Err(InputError::Setting { name: "stop_strings", given, allowed }.into());
         }
         if !options.stop_strings.is_empty() && tokenizer.is_none() {

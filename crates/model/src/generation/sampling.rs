@@ -56,16 +56,20 @@ impl Sampling {
             return setting("top_k", k.to_string(), format!("1 to {d_vocab}, the size of the vocabulary"));
         }
         if let Some(p) = self.top_p.filter(|p| !number(*p) || *p <= 0.0 || *p > 1.0) {
-            return setting("top_p", p.to_string(), "greater than 0 and at most 1".into());
+            return setting("top_p", p.to_string(), "a number greater than 0 and at most 1".into());
         }
         if let Some(p) = self.min_p.filter(|p| !number(*p) || *p < 0.0 || *p > 1.0) {
             return setting("min_p", p.to_string(), "0 to 1".into());
         }
         if !number(self.frequency_penalty) {
-            return setting("frequency_penalty", self.frequency_penalty.to_string(), "a number".into());
+            return setting("frequency_penalty", self.frequency_penalty.to_string(), "a finite number".into());
         }
         if !number(self.repetition_penalty) || self.repetition_penalty <= 0.0 {
-            return setting("repetition_penalty", self.repetition_penalty.to_string(), "greater than 0".into());
+            return setting(
+                "repetition_penalty",
+                self.repetition_penalty.to_string(),
+                "a number greater than 0".into(),
+            );
         }
         Ok(())
     }

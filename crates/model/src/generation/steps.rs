@@ -172,7 +172,7 @@ impl<'m, 'h> Steps<'m, 'h> {
         Ok(Step { tokens, recorded: output.cache, logits: self.options.logits.then_some(logits) })
     }
 
-    /// Whether all columns can be rerun without hooks or recordings noticing.
+    /// Whether all columns can be rerun without affecting any hook or recording.
     fn can_begin_anew(&self) -> bool {
         let unseen = self.options.hooks.is_empty() && self.options.record.selects_nothing();
         self.alone && unseen && matches!(self.cache, Filled::Own(_))

@@ -11,7 +11,7 @@ use crate::device::is_cubecl;
 /// A tensor `[rows, room, head, width]` of which the first `rows` rows and `len` positions are filled.
 ///
 /// Matrix products on a device read a matrix in place only if its rows are contiguous, so each head's positions are
-/// stored contiguously: the tensor is `[rows, head, room, width]`, and callers get a view of it.
+/// stored contiguously: the tensor is `[rows, head, room, width]`, and callers get a view with these axes swapped.
 #[derive(Debug, Clone)]
 pub(super) struct Buffer<K: Basic = Float> {
     by_head: Option<Tensor<4, K>>,
@@ -61,7 +61,7 @@ impl<K: Basic> Buffer<K> {
     }
 
     /// Appends `new` after the filled positions. When the capacity runs out, it grows by half, or to `max` if given.
-    /// While it suffices and no other handle to the tensor exists, a write touches only the new positions.
+    /// While the capacity suffices and no other handle to the tensor exists, a write touches only the new positions.
     pub(super) fn append(&mut self, new: Tensor<4, K>, max: Option<usize>) {
         let [batch, count, heads, width] = new.dims();
         let needed = self.len + count;

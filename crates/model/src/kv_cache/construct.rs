@@ -138,7 +138,7 @@ impl KeyValueCache {
 
     /// Spreads the heads of every layer as evenly as possible over these devices; attention copies them to the layer's
     /// device. The cache must be empty. (If the model itself is spread over several devices, each layer's keys and
-    /// values are on that layer's device without this.)
+    /// values are on that layer's device anyway.)
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -185,8 +185,8 @@ impl KeyValueCache {
     ///
     /// # Errors
     /// [`CacheError::Full`], [`CacheError::Size`], or [`CacheError::Unsupported`] if the kind can't hold the contents,
-    /// [`CacheError::Dropped`] if a window has dropped positions that the kind must hold, or [`CacheError::Length`] if
-    /// layers hold different numbers of positions.
+    /// [`CacheError::Dropped`] if a window has dropped positions that the new kind must hold, or [`CacheError::Length`]
+    /// if layers hold different numbers of positions.
     pub fn to_kind(&self, kind: CacheKind) -> Result<Self, CacheError> {
         self.check_whole()?;
         let mut made = Self::of_shape(self.shape.clone(), kind)?;

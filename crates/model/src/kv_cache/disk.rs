@@ -86,7 +86,7 @@ impl DiskTensor {
         Ok(upload::<4, Float>(data, (device, self.dtype)).swap_dims(0, 1))
     }
 
-    /// Drops the columns from `len` on, which no clone has seen, and truncates the file by their size.
+    /// Drops the columns starting at `len`, which no clone has seen, and truncates the file by their size.
     fn abandon(&mut self, len: usize) {
         let end = self.end();
         let columns: usize = self.stretches.iter().map(|stretch| stretch.columns).sum();

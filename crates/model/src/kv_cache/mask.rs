@@ -78,7 +78,7 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Batch`] if the number of rows differs from the cache's (a frozen cache with one row serves any
+    /// [`CacheError::Batch`] if the number of rows differs from the cache's (a frozen cache with one row accepts any
     /// number), or [`CacheError::Ragged`] if rows differ in length.
     pub fn append_attention_mask(&mut self, new: &[Vec<bool>]) -> Result<Vec<Vec<bool>>, CacheError> {
         self.check_batch(new.len())?;
@@ -100,7 +100,7 @@ impl KeyValueCache {
         self.given_mask.resize(rows, Vec::new());
     }
 
-    /// Checks that there are `count` rows from `slot` on.
+    /// Checks that there are `count` rows starting at `slot`.
     pub(super) fn check_slots(&self, slot: usize, count: usize) -> Result<(), CacheError> {
         let batch = self.batch();
         if slot >= batch {

@@ -45,7 +45,7 @@ impl Store {
         }
     }
 
-    /// Allocates storage for keys and values with these `[rows, head, width]`, if the length is limited.
+    /// Allocates storage for keys and values, given `[rows, head, width]` for each, if the length is limited.
     pub(super) fn reserve(&mut self, [k, v]: [[usize; 3]; 2], dtype: DType, device: &Device) {
         if let Store::Whole { keys, values, max: Some(max) } = self {
             let room = |[rows, heads, width]: [usize; 3]| Buffer::with_room([rows, *max, heads, width], dtype, device);

@@ -99,8 +99,8 @@ impl KeyValueCache {
         self.ids = rows.iter().map(|row| self.ids.get(*row).cloned().unwrap_or_default()).collect();
     }
 
-    /// Replaces the tokens of the rows from `slot` on with another cache's tokens. This cache's rows are cut to `kept`
-    /// columns and shifted right by `own` columns; the other cache's rows are shifted right by `new` columns.
+    /// Replaces the tokens of rows, starting at row `slot`, with another cache's tokens. This cache's rows are cut to
+    /// `kept` columns and shifted right by `own` columns; the other cache's rows are shifted right by `new` columns.
     pub(super) fn insert_tokens(&mut self, other: &Self, slot: usize, kept: usize, [own, new]: [usize; 2]) {
         self.ids.resize(self.batch(), Vec::new());
         let moved = |mut row: Vec<u32>, len: usize, by: usize| {

@@ -4,7 +4,7 @@ use super::{Entry, KeyValueCache, mask};
 use crate::error::CacheError;
 
 impl KeyValueCache {
-    /// Drops the positions from `len` on. A `len` of 0 resets the cache but keeps its memory allocated, like
+    /// Drops all positions starting at `len`. A `len` of 0 resets the cache but keeps its memory allocated, like
     /// torchtune's `reset`.
     ///
     /// ```

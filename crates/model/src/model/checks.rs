@@ -6,7 +6,7 @@ use crate::config::Layers;
 use crate::driver::HookedModel;
 use crate::error::InputError;
 
-/// Checks for what an analysis requires from a decoder. The errors name the analysis, `what`, and the reason.
+/// Checks for what an analysis requires from a decoder. The errors name the analysis (`what`) and the reason.
 pub trait DecoderChecks {
     /// Returns an error if the weights are on several devices.
     fn check_one_place(&self, what: &'static str) -> Result<(), InputError>;

@@ -82,8 +82,7 @@ pub fn concatenated_part(
     let begun = || first.into_iter().collect::<Vec<u32>>();
     let mut row = begun();
     for (number, document) in documents.iter().filter(|document| !document.is_empty()).enumerate() {
-        // We add the separators ourselves, so skip a document's own BOS token and never repeat one at the start of
-        // a row.
+        // This loop adds the separators, so skip a document's own BOS token and never repeat one at the start of a row.
         let own = &document[usize::from(document.first().copied() == bos)..];
         for id in between.filter(|_| number > 0).iter().chain(own) {
             if first == Some(*id) && row.len() == 1 {

@@ -34,7 +34,8 @@ pub trait DecoderModel: Decoder + HookedModel<Input = Input, Output = Output, Sc
         self.loss_with(input, ForwardOptions::new())
     }
 
-    /// Like [`loss`](DecoderModel::loss), for a run with options: with hooks, from a residual stream, or after a cache.
+    /// Like [`loss`](DecoderModel::loss), for a run with options, such as hooks, a residual stream as input, or a cache
+    /// to continue.
     ///
     /// ```
     /// # use hooklens::prelude::*;

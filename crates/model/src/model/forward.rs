@@ -69,7 +69,7 @@ impl HookedTransformer {
             self.check_head()?;
             self.check_loss(logits, tokens.as_ref(), layers)?;
         }
-        // A growing cache must see every layer.
+        // A run must append to every layer of a growing cache.
         let growing = kv_cache.as_ref().is_some_and(|cache| !cache.is_frozen());
         if growing && (layers.start.is_some() || layers.stop.is_some_and(|stop| stop < self.config.n_layers())) {
             return Err(CacheError::Partial.into());
@@ -82,7 +82,7 @@ impl HookedTransformer {
         let silent = |point: &PointInfo| match point.layer {
             None if told == Some(&point.name) => None,
             Some(layer) if point.with_past && first_held.get(held_by(layer)).is_some_and(|first| *first > 0) => {
-                Some("the cache has dropped keys that are out of the layer's window")
+                Some("the cache has dropped keys that are outside the layer's window")
             }
             _ => why_silent(point, layers, in_stream),
         };
@@ -496,8 +496,8 @@ impl HookedTransformer {
     }
 }
 
-/// Mask columns of the run's own tokens. If the mask starts with the columns of the cached tokens, as in Hugging Face,
-/// they are removed.
+/// Mask columns of the run's own tokens. If the mask also covers the cached tokens, as in Hugging Face, their columns
+/// are removed.
 fn new_columns(
     rows: Vec<Vec<bool>>,
     [batch, len]: [usize; 2],

@@ -17,7 +17,7 @@ const PIECE: usize = 1 << 20;
 /// line.
 const ROWS: usize = 16;
 
-/// Number of samples, evenly spaced, that are hashed of a weight that is not fully hashed. On a GPU, each sample is a
+/// Number of evenly spaced samples that are hashed from a weight that is not fully hashed. On a GPU, each sample is a
 /// blocking read.
 const SAMPLES: usize = 4;
 /// Number of elements per sample.

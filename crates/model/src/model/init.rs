@@ -42,7 +42,7 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn random(config: TransformerConfig, seed: u64, device: &Device) -> Result<Self> {
-        // A device has one generator for all threads, so draws of another thread would change this model's weights.
+        // A device has one generator for all threads, so draws by another thread would change this model's weights.
         static DRAWING: Mutex<()> = Mutex::new(());
         config.validate()?;
         let _alone = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);

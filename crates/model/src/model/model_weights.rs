@@ -1,4 +1,4 @@
-//! Models with weights.
+//! Access to a model's weights.
 
 use super::named::Weights;
 use super::parts::Parts;

@@ -384,7 +384,7 @@ fn best(weights: &Tensor<2>, mixture: Experts) -> Result<(Vec<i64>, Tensor<2, In
 }
 
 /// SparseMixer's weights for the two chosen experts, `[row, 2]`: each expert's softmax among the scores close to its
-/// own. The first expert is excluded for the second.
+/// own. The second expert's softmax excludes the first expert.
 fn sparsely_mixed(scores: Tensor<2>, chosen: Tensor<2, Int>, jitter: f64) -> Tensor<2> {
     let numbers = Tensor::<1, Int>::arange(0..scores.dims()[1] as i64, &scores.device()).unsqueeze::<2>();
     let mut left = scores.clone();

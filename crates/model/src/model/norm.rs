@@ -121,7 +121,7 @@ impl Norm {
     }
 
     /// Like [`Norm::forward`], for each head with its own weights, stored as `[head * d_head]`. The hook points have
-    /// one row per batch, position, and head.
+    /// one row per batch row, position, and head.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, head, d_head]`

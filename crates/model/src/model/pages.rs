@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-/// Ranges of mapped files.
+/// Byte ranges of memory-mapped files.
 #[derive(Debug, Clone, Default)]
 pub struct Pages(Vec<(Arc<Mmap>, Range<usize>)>);
 

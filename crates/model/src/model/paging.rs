@@ -12,7 +12,7 @@ use crate::error::LoadError;
 #[derive(Debug)]
 pub struct Paging {
     blocks: Vec<Pages>,
-    /// Number of blocks, from the first, that stay in memory.
+    /// Number of leading blocks that stay in memory.
     kept: usize,
 }
 

@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 
 /// The parts of a model's weights: embeddings, blocks and heads.
 pub trait Parts: Module + ModuleDisplay {
-    /// Name of the weight at this path of fields, outermost first, as Burn visits them.
+    /// Name of the weight at this path of Burn module fields, outermost first.
     fn name_of(fields: &[&str]) -> String;
 
     /// A dequantized copy of a weight that is stored in quantized blocks.

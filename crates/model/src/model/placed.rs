@@ -5,8 +5,9 @@ use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Tensor};
 
 use super::weights::DecoderWeights;
 
-/// Moves weights to a device. With autodiff they become leaves that collect gradients, and without it plain tensors.
-/// Parameters with gradients disabled keep that setting; all keep their ids and, on the same device, their memory.
+/// Moves weights to a device. On a device with autodiff, they become leaf parameters that collect gradients; otherwise,
+/// plain tensors. Parameters with gradients disabled keep that setting; all keep their ids and, on the same device,
+/// their memory.
 pub fn placed<M: Module>(weights: M, device: &Device) -> M {
     let mut plain = weights.valid();
     // Release the originals, so that each tensor can be freed once it is moved.

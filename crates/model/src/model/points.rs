@@ -45,16 +45,18 @@ fn why_not_outer(config: &TransformerConfig, point: Outer) -> Option<&'static st
     let learned = matches!(config.positional, Positional::Learned | Positional::Shortformer);
     match point {
         Outer::EmbedLnScale | Outer::EmbedLnNormalized if !config.post_embedding_norm => {
-            Some("its embedding has no norm")
+            Some("the embedding has no norm")
         }
         Outer::PosEmbed if config.positional == Positional::LearnedNormalized => {
-            Some("its position vectors are normalized with the token vectors, as part of hook_embed")
+            Some("position embeddings are normalized together with token embeddings, as part of hook_embed")
         }
-        Outer::PosEmbed if !learned => Some("it has no position vectors"),
+        Outer::PosEmbed if !learned => Some("the model has no position embeddings"),
         Outer::FinalScale | Outer::FinalNormalized if config.no_final_norm => {
-            Some("it has no norm before the unembedding")
+            Some("the model has no norm before the unembedding")
         }
-        Outer::FinalScale | Outer::FinalNormalized if config.final_norm() == NormKind::None => Some("it has no norms"),
+        Outer::FinalScale | Outer::FinalNormalized if config.final_norm() == NormKind::None => {
+            Some("the model has no norms")
+        }
         _ => None,
     }
 }
@@ -95,14 +97,14 @@ fn why_not_mixer(config: &TransformerConfig, layer: usize, site: Site) -> Option
             Some(other.map_or(NO_MIXER, |kind| kind.instead))
         }
         Site::Ln1Scale | Site::Ln1Normalized | Site::AttnOut | Site::ResidMid if !config.mixes(layer) => Some(NO_MIXER),
-        Site::ZGate if !config.attn_gates => Some("its head outputs are not gated"),
-        Site::HeadShares if config.attn_experts.is_none() => Some("its attention is not a mixture of experts"),
+        Site::ZGate if !config.attn_gates => Some("head outputs are not gated"),
+        Site::HeadShares if config.attn_experts.is_none() => Some("attention is not a mixture of experts"),
         _ => None,
     }
 }
 
 /// Reason why MLP points are absent in a layer without an MLP.
-const NO_MLP: &str = "it has no MLP";
+const NO_MLP: &str = "this layer has no MLP";
 
 /// The reason why a model with this configuration can't fire the site, or `None` if it can.
 fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'static str> {
@@ -116,7 +118,7 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
     let shared = experts.and_then(|experts| experts.shared);
     match site {
         Site::AttnIn | Site::QInput | Site::KInput | Site::VInput if config.latent.is_some() => {
-            Some("its heads read latents instead of the residual stream; use hook_q_latent and hook_kv_latent")
+            Some("heads read latents instead of the residual stream; use hook_q_latent and hook_kv_latent")
         }
         Site::QLatent
         | Site::QLatentScale
@@ -127,12 +129,12 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         | Site::KRope
             if config.latent.is_none() =>
         {
-            Some("its heads read the residual stream directly")
+            Some("heads read the residual stream directly")
         }
         Site::QLatent | Site::QLatentScale | Site::QLatentNormalized
             if config.latent.is_some_and(|latent| latent.q_rank.is_none()) =>
         {
-            Some("its queries read the residual stream directly")
+            Some("queries read the residual stream directly")
         }
         Site::AttnIn | Site::KInput | Site::VInput | Site::K | Site::V | Site::KNormScale | Site::KNormNormalized
             if config.reads_keys_of(layer).is_some() =>
@@ -146,28 +148,30 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
             Some("this layer reuses the keys and values of an earlier layer; use that layer's point")
         }
         Site::VNormScale | Site::VNormNormalized if config.qk_norm_of(layer).is_none_or(|norm| !norm.values) => {
-            Some("it does not normalize values")
+            Some("the model does not normalize values")
         }
         Site::AttnIn if config.n_kv_heads_of(layer) != config.n_heads => Some(
             "grouped-query attention shares keys and values between heads; use hook_q_input, hook_k_input, \
              hook_v_input",
         ),
-        Site::Ln1Scale | Site::Ln1Normalized if !norms => Some("it has no norms"),
-        Site::Ln1Scale | Site::Ln1Normalized if !config.pre_norms => Some("it normalizes outputs only"),
+        Site::Ln1Scale | Site::Ln1Normalized if !norms => Some("the model has no norms"),
+        Site::Ln1Scale | Site::Ln1Normalized if !config.pre_norms => {
+            Some("the model normalizes only the outputs of attention and the MLP")
+        }
         Site::QNormScale | Site::QNormNormalized | Site::KNormScale | Site::KNormNormalized
             if config.qk_norm_of(layer).is_none() =>
         {
-            Some("it does not normalize queries and keys")
+            Some("this layer does not normalize queries and keys")
         }
         Site::RotQ | Site::RotK if !rotary => match config.positional {
-            Positional::Rotary(_) => Some("this layer has no rotary positions"),
-            _ => Some("its positions are not rotary"),
+            Positional::Rotary(_) => Some("this layer has no rotary embedding"),
+            _ => Some("the model does not use rotary embeddings"),
         },
         Site::Ln1PostScale | Site::Ln1PostNormalized if !config.post_norms => {
-            Some("it does not normalize attention's output")
+            Some("the model does not normalize attention's output")
         }
         Site::NormalizedResidPost if config.residual != ResidualScheme::NormalizedSums => {
-            Some("it does not normalize the residual stream after a block")
+            Some("the model does not normalize the residual stream after a block")
         }
         Site::ResidMid if !config.has_mlp(layer) => Some(NO_MLP),
         Site::ResidMid if config.residual == ResidualScheme::Parallel => {
@@ -199,22 +203,24 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         {
             Some(NO_MLP)
         }
-        Site::Ln2Scale | Site::Ln2Normalized if !norms => Some("it has no norms"),
-        Site::Ln2Scale | Site::Ln2Normalized if !config.pre_norms => Some("it normalizes outputs only"),
+        Site::Ln2Scale | Site::Ln2Normalized if !norms => Some("the model has no norms"),
+        Site::Ln2Scale | Site::Ln2Normalized if !config.pre_norms => {
+            Some("the model normalizes only the outputs of attention and the MLP")
+        }
         Site::Pre | Site::PreLinear | Site::Post if moe => {
-            Some("its MLP is a mixture of experts; use mlp.experts.N.hook_gate, hook_pre and hook_post")
+            Some("the MLP is a mixture of experts; use mlp.experts.N.hook_gate, hook_pre and hook_post")
         }
-        Site::PreLinear if !config.is_gated(layer) => Some("its MLP is not gated"),
+        Site::PreLinear if !config.is_gated(layer) => Some("the MLP is not gated"),
         Site::Mid | Site::MlpLnScale | Site::MlpLnNormalized if config.activation != ActivationFn::SoluLn => {
-            Some("its activation function has no norm")
+            Some("the activation function has no norm")
         }
-        Site::ExpertWeights | Site::ExpertIndices if !moe => Some("its MLP is not a mixture of experts"),
+        Site::ExpertWeights | Site::ExpertIndices if !moe => Some("the MLP is not a mixture of experts"),
         Site::SharedGate | Site::SharedPre | Site::SharedPost | Site::SharedShare if shared.is_none() => {
-            Some("it has no shared expert")
+            Some("the MLP has no shared expert")
         }
-        Site::SharedGate if !config.is_gated(layer) => Some("its shared expert is not gated"),
+        Site::SharedGate if !config.is_gated(layer) => Some("the shared expert is not gated"),
         Site::SharedShare if shared.is_some_and(|shared| !shared.gated) => {
-            Some("its shared expert's output is added without a gate")
+            Some("the shared expert's output is added without a gate")
         }
         Site::RouterLnScale
         | Site::RouterLnNormalized
@@ -228,7 +234,7 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         | Site::ExpertsOut
             if experts.is_none_or(|experts| !experts.own_norms) =>
         {
-            Some("its MLP is not a mixture of experts whose parts have their own norms")
+            Some("the MLP is not a mixture of experts whose parts have their own norms")
         }
         Site::ResidMidPerLayer
         | Site::PerLayerInput
@@ -239,10 +245,10 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         | Site::PerLayerOut
             if config.per_layer_inputs.is_none() =>
         {
-            Some("it has no per-layer inputs")
+            Some("the model has no per-layer inputs")
         }
         Site::Ln2PostScale | Site::Ln2PostNormalized if !config.post_norms => {
-            Some("it does not normalize the MLP's output")
+            Some("the model does not normalize the MLP's output")
         }
         _ => None,
     }

@@ -26,7 +26,7 @@ pub struct LoadReport {
     /// Optional tensors missing from the files, such as the unembedding of a model with tied embeddings.
     pub missing: Vec<String>,
     /// Settings in `config.json` that have no effect, either in Hugging Face's code or here, each with the reason. Also
-    /// the number of tensors that belong to other parts of the model than the text model.
+    /// the number of tensors that belong to parts other than the text model, such as a vision encoder.
     pub ignored: Vec<String>,
     /// Devices that compute with coarser rounding than the element type implies.
     pub rounding: Vec<String>,

@@ -48,8 +48,8 @@ impl Sequence {
         Rows { offset: self.past, visible, positions, ..Rows::new(self.batch, self.len) }
     }
 
-    /// Layout of `batch` rows of `len` tokens after those in a cache. `mask` covers the new tokens and is `true` for
-    /// unmasked ones.
+    /// Layout of `batch` rows of `len` tokens that follow the tokens in a cache. `mask` covers the new tokens and is
+    /// `true` for unmasked ones.
     pub(crate) fn behind(cache: &KeyValueCache, [batch, len]: [usize; 2], mask: Option<&[bool]>) -> Self {
         let past = cache.len();
         let whole = |before: Option<Vec<Vec<bool>>>| -> Vec<bool> {
@@ -122,7 +122,8 @@ impl Sequence {
         self.columns(|row| row.iter().rposition(|real| *real), self.len - 1)
     }
 
-    /// A column of each row: the result of `find` on its mask, or `plain` without a mask.
+    /// A column of each row: the result of `find` on the row's mask, or `plain` if there is no mask or `find` returns
+    /// `None`.
     fn columns(&self, find: impl Fn(&[bool]) -> Option<usize>, plain: usize) -> Vec<usize> {
         match self.query_mask() {
             Some(mask) => mask.chunks(self.len).map(|row| find(row).unwrap_or(plain)).collect(),

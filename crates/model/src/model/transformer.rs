@@ -187,7 +187,7 @@ impl HookedTransformer {
     /// plain tensors, which generate and record at full speed. Weights that stay on the same device are not copied.
     ///
     /// Quantized weights are dequantized unless they stay where they are. If activations were rounded before products
-    /// with them, they no longer are, and the result counts as another model.
+    /// with quantized weights, they no longer are, and the result counts as a different model.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -1,10 +1,10 @@
-//! Attributes of hook points, which the table in `site.rs` names.
+//! Attributes of hook points that the table in `site.rs` uses.
 
 use hooklens_hooks::{Filler, PointInfo};
 
 /// Attributes that only models of this crate set.
 pub(super) trait Attributes {
-    /// Marks the point's positions as starting with those of a key-value cache.
+    /// Marks the point's key positions as starting with the positions in a key-value cache.
     fn with_past(self) -> Self;
 
     /// Marks the point as holding attention scores, with negative infinity at masked positions.

@@ -113,7 +113,7 @@ impl PointsBuilder {
                 let name = format!("blocks.{layer}.mlp.experts.{expert}.{name}");
                 PointInfo::new(name, Some(layer), axes::ROUTED)
             };
-            let gate = self.add(point("hook_gate"), (!gated).then_some("its experts are not gated"));
+            let gate = self.add(point("hook_gate"), (!gated).then_some("the experts are not gated"));
             let [pre, post] = ["hook_pre", "hook_post"].map(|name| self.add(point(name), None));
             self.stacks[stack].add_expert(layer, ExpertPoints { gate, pre, post });
         }

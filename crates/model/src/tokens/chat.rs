@@ -90,7 +90,7 @@ impl Tokenizer {
         let special = self.special_texts.iter().map(|(name, text)| (name.clone(), Value::from_serialize(text)));
         let values: Value = special.chain(given).collect();
         let failed = |error: Error| refused("the template can't be rendered".into(), Some(error));
-        // As Jinja reads templates.
+        // Jinja normalizes line endings in the same way.
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let (environment, text) = (environment(), with_scopes(&text));
         let mut written = Bounded::default();
@@ -185,7 +185,7 @@ fn check_width(filter: &str, width: usize) -> Result<(), Error> {
     if width <= WIDEST {
         return Ok(());
     }
-    let reason = format!("`{filter}` by {width} exceeds the maximum of {WIDEST}");
+    let reason = format!("the filter `{filter}` was given {width}, but the maximum is {WIDEST}");
     Err(Error::new(ErrorKind::InvalidOperation, reason))
 }
 

@@ -128,7 +128,8 @@ fn described(value: &Value) -> Result<AddedToken, String> {
     if let Some(text) = value.as_str() {
         return Ok(AddedToken::from(text, true));
     }
-    let text = value.get("content").and_then(Value::as_str).ok_or_else(|| wrong("a special token", value))?;
+    let text =
+        value.get("content").and_then(Value::as_str).ok_or_else(|| wrong("the list of special tokens", value))?;
     let flag = |name: &str, default: bool| value.get(name).and_then(Value::as_bool).unwrap_or(default);
     let special = flag("special", false);
     Ok(AddedToken {
@@ -142,5 +143,5 @@ fn described(value: &Value) -> Result<AddedToken, String> {
 }
 
 fn wrong(what: &str, value: &Value) -> String {
-    format!("{what} holds {}, which does not describe a token", excerpt(value))
+    format!("{what} contains {}, which does not describe a token", excerpt(value))
 }

@@ -49,7 +49,7 @@ impl Parts {
     }
 }
 
-/// Components of a sequence, whatever the sequence field is called.
+/// Components of a sequence. The name of the field depends on the kind of component.
 fn parts(part: &Value) -> Option<&Vec<Value>> {
     ["normalizers", "pretokenizers", "decoders", "processors"].iter().find_map(|name| part.get(name)?.as_array())
 }

@@ -96,7 +96,7 @@ impl Pieces {
         let found = pieces(rest)?.into_iter();
         let found = found.map(|(piece, at, text)| (id(piece, &text), at.start + end..at.end + end));
         let found: Vec<(u32, Range<usize>)> = found.collect();
-        // A text of spaces leaves only the space that is prepended to every text.
+        // A text of only spaces is reduced to the space that is prepended to every text.
         match found[..] {
             [(id, _)] if self.token(id) == Some(SPACE) => {}
             _ => all.extend(found),

@@ -1,8 +1,8 @@
-//! Checks large tokenizer files before the tokenizer library parses them, which takes a hundred times the memory of
-//! their text.
+//! Checks large tokenizer files before the tokenizer library parses them, because parsing takes a hundred times the
+//! memory of their text.
 //!
-//! Nothing is kept of the vocabulary and the merges but a hash of each token. All other fields of a tokenizer are
-//! small: the library itself checks them, with an empty vocabulary.
+//! Of the vocabulary and the merges, only a hash of each token is kept. All other fields of a tokenizer are small, so
+//! the library itself checks them, with an empty vocabulary.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -18,16 +18,17 @@ use hooklens_io::excerpt::excerpt;
 use hooklens_io::json_memory::estimate;
 use hooklens_io::json_shape::Each;
 
-/// Length in bytes up to which a file is left to the library.
+/// Maximum size in bytes of a file that only the library checks.
 const SMALL: usize = 1 << 20;
 /// Maximum number of tokens. The largest vocabularies have a million.
 const MOST_TOKENS: usize = 1 << 21;
-/// Maximum number of fields of an object that are not tokens or merges.
+/// Maximum number of fields of an object other than tokens and merges.
 const MOST_FIELDS: usize = 100;
-/// Maximum estimated memory of these fields. The largest are tables of normalizations, with less than a million bytes.
+/// Maximum estimated memory of these fields. The largest are normalization tables, which take less than a million
+/// bytes.
 const MOST_MEMORY: usize = 12 << 20;
 
-/// Describes what is wrong with the contents of a `tokenizer.json`.
+/// Checks the contents of a `tokenizer.json`. The error describes what is wrong with them.
 pub(super) fn check(json: &[u8]) -> Result<(), String> {
     if json.len() <= SMALL {
         return Ok(());
@@ -93,7 +94,7 @@ impl<'j> Model<'j> {
         Ok(model)
     }
 
-    /// Checks what refers to the vocabulary.
+    /// Checks the fields that refer to the vocabulary.
     fn check(&self) -> Result<(), String> {
         let count = self.tokens.count;
         if let Some(unknown) = self.unknown.filter(|unknown| *unknown >= count) {
@@ -104,7 +105,7 @@ impl<'j> Model<'j> {
         merges.map_err(|error| wrong("model.merges", &error))
     }
 
-    /// Checks that the parts of a merge are tokens, and that they are one together.
+    /// Checks that both parts of a merge are tokens, and that their concatenation is one too.
     fn check_merge(&self, left: &str, right: &str, whole: &mut String) -> Result<(), String> {
         whole.clear();
         whole.push_str(left);
@@ -116,7 +117,7 @@ impl<'j> Model<'j> {
     }
 }
 
-/// Fields that are small in any tokenizer, as the text of a tokenizer with an empty vocabulary.
+/// Fields that are small in any tokenizer, written as the JSON text of a tokenizer with an empty vocabulary.
 #[derive(Default)]
 struct Small {
     text: Vec<u8>,
@@ -145,7 +146,10 @@ impl Small {
         self.memory += estimate(name) + estimate(value);
         if self.memory > MOST_MEMORY {
             let name = String::from_utf8_lossy(name);
-            return Err(format!("its fields other than tokens and merges, up to {}, are too large", excerpt(name)));
+            return Err(format!(
+                "its fields other than tokens and merges are too large (limit reached at {})",
+                excerpt(name)
+            ));
         }
         self.name(name);
         self.text.extend_from_slice(value);
@@ -162,7 +166,7 @@ impl Small {
     }
 }
 
-/// A message without its position, which is not that in the file.
+/// An error message without its position, which differs from the position in the file.
 fn unplaced(error: &(dyn std::error::Error + 'static)) -> String {
     let message = excerpt(error);
     message.split(" at line ").next().unwrap_or_default().to_string()

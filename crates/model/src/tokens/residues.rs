@@ -1,4 +1,4 @@
-//! Protein tokenizers (ESM), whose folders contain a token list instead of `tokenizer.json`: one token per letter.
+//! Protein tokenizers (ESM), with one token per letter. Their folders contain a token list instead of `tokenizer.json`.
 
 use serde_json::{Value, json};
 

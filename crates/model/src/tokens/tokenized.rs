@@ -26,7 +26,7 @@ pub struct Tokenized {
     pub ids: Vec<u32>,
     /// Text of each token.
     pub tokens: Vec<String>,
-    /// Byte range of each token in the text; empty for an added token.
+    /// Byte range of each token in the text; empty for a prepended token.
     pub spans: Vec<Range<usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! Hugging Face tokenizer. Special tokens are added by hooklens, not by the file's post-processor.
+//! Hugging Face tokenizer. For decoders, special tokens are added by hooklens, not by the file's post-processor.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use hooklens_io::json_memory::estimate;
 use hooklens_io::regular;
 
 /// Maximum estimated memory of the text and the values of a JSON file in bytes. A list of ninety thousand added tokens
-/// takes as much.
+/// takes about this much.
 const MOST_MEMORY: usize = 190 << 20;
 /// Maximum length in bytes of a protein model's `vocab.txt`, which has a few dozen lines.
 const LONGEST_LIST: usize = 1 << 20;
@@ -46,7 +46,7 @@ pub struct TokenizeOptions {
 
 /// Converts text to token ids and back, using a model's `tokenizer.json` or a Marian model's SentencePiece files.
 ///
-/// The file's own post-processor is not used: a beginning-of-sequence token is added once, according to
+/// For decoders, the file's own post-processor is not used: a beginning-of-sequence token is added once, according to
 /// [`TokenizeOptions::prepend_bos`], and never doubled.
 ///
 /// ```

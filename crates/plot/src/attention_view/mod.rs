@@ -37,7 +37,7 @@ const SCRIPT: &str = include_str!("view.js");
 #[derive(Debug, Clone)]
 pub struct AttentionView<'a> {
     patterns: &'a AttentionPatterns,
-    /// Further texts, which the page offers to select.
+    /// Other texts that can be selected on the page.
     others: Vec<&'a AttentionPatterns>,
     title: String,
     start: Option<(usize, usize)>,

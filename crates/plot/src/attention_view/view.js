@@ -36,7 +36,7 @@
     }
   }
 
-  /** Shows one text. Returns what is chosen in it, and a function that stops following the size of the view. */
+  /** Shows one text. Returns the selection in it, and a function that stops observing the size of the view. */
   function text(root, data, { tokens, causal, first, heads: given }, chosen) {
     const part = (name) => root.querySelector(name);
     const count = tokens.length;

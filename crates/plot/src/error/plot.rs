@@ -66,8 +66,8 @@ pub enum PlotError {
         /// Row of the recording.
         row: usize,
     },
-    /// There is nothing to draw: no values, or no line with a point.
-    #[error("there is nothing to draw: no finite values")]
+    /// There is nothing to draw: no values, no line with a point, or a circuit without edges.
+    #[error("there is nothing to draw: no finite values or edges")]
     Nothing,
     /// The array has too many or too few axes for bars.
     #[error("a bar plot needs one axis; this array has {}", choice(axes, 1))]
@@ -114,7 +114,7 @@ pub enum PlotError {
         most: usize,
     },
     /// The number of histogram bins is zero or too large.
-    #[error("{given} bins were requested; a histogram has 1 to {most}")]
+    #[error("{given} bins were requested; a histogram can have 1 to {most}")]
     Bins {
         /// Number of bins requested.
         given: usize,
@@ -224,7 +224,7 @@ pub enum PlotError {
         most: f64,
     },
     /// A PNG cannot be drawn at this scale.
-    #[error("a PNG has 1, 2 or 4 pixels per unit; {given} was given")]
+    #[error("a PNG can have 1, 2 or 4 pixels per unit; {given} was given")]
     Scale {
         /// Pixels per unit.
         given: u32,

@@ -78,7 +78,7 @@ impl Layout {
         let title = if map.title.is_empty() { 12.0 } else { TITLE + 24.0 };
         let named = if panels.list.iter().any(|panel| !panel.name.is_empty()) { NAMES + 8.0 } else { 0.0 };
 
-        // Wrapped panels each have their own labels below; in a grid, only the last of each column has.
+        // Wrapped panels each have their own labels below; in a grid, only the last panel of each column has labels.
         let between = if panels.wrapped { below } else { 0.0 };
         let in_a_row = panels.list.iter().map(|panel| panel.columns.len()).max().unwrap_or(columns);
         let inner = (in_a_row as f64 * cell.0, rows as f64 * cell.1);

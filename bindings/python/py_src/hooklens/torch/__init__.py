@@ -1,6 +1,6 @@
 """hooklens with torch's tensors: `from hooklens.torch import HookedTransformer`.
 
-Every name is one of TransformerLens 2.16.1, so scripts written for it change their import lines only. Models run in
+All names are from TransformerLens 2.16.1, so in scripts written for it, only the import lines change. Models run in
 Rust, on the CPU; tensors share memory with recordings. Gradients of activations come from hooks with `dir="bwd"`,
 `run_with_cache(incl_bwd=True)` or `run_with_gradients`; weights have none.
 """

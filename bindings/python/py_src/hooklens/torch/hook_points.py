@@ -1,4 +1,4 @@
-"""Hook points, and what replaces TransformerLens's hooks in models of your own."""
+"""Hook points. `HookedRootModule`, for models of your own, raises an error that names a replacement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["HookPoint", "HookedRootModule"]
 
 
 class HookedRootModule:
-    """Not available: hooklens hooks the models that it runs."""
+    """Not available: hooklens adds hooks only to the models that it runs."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         raise NotImplementedError(

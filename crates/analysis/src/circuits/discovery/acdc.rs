@@ -8,9 +8,9 @@ use hooklens_model::error::Result;
 
 impl Patching<'_> {
     /// Automatic circuit discovery (Conmy et al. 2023): visits receivers from the logits backward and removes each edge
-    /// whose ablation, on top of those removed before, changes the mean metric by less than `threshold`. Slow: one
-    /// forward pass per edge and batch of examples; edges into components that nothing in the circuit reads are removed
-    /// without a pass.
+    /// whose ablation, in addition to the edges already removed, changes the mean metric by less than `threshold`.
+    /// Slow: one forward pass per edge and batch of examples; edges into components that nothing in the circuit reads
+    /// are removed without a pass.
     ///
     /// ```
     /// use hooklens::patching::{Ablation, Metric, Patching};

@@ -1,4 +1,4 @@
-//! Scores of edges by ablating each alone.
+//! Scores each edge by ablating that edge alone.
 
 use ndarray::Array2;
 

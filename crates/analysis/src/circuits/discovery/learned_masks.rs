@@ -20,9 +20,9 @@ const LOW: f64 = -0.1;
 const HIGH: f64 = 1.1;
 const TEMPERATURE: f64 = 2.0 / 3.0;
 
-/// Settings of masks over edges that are trained to keep the metric while few edges are kept (edge pruning, Bhaskar et
-/// al. 2024). Each edge's mask is drawn from a hard-concrete distribution; a Lagrangian drives the expected share of kept
-/// edges to a target.
+/// Settings for training masks over edges to preserve the metric while keeping few edges (edge pruning, Bhaskar et al.
+/// 2024). Each edge's mask is drawn from a hard-concrete distribution; a Lagrangian drives the expected fraction of
+/// kept edges to a target.
 ///
 /// ```
 /// use hooklens::circuits::{Discovery, LearnedMasks};
@@ -50,7 +50,7 @@ impl LearnedMasks {
         Self { keep: 0.05, steps: 300, learning_rate: 0.1, seed: 0, checkpoint: None }
     }
 
-    /// Sets the expected share of edges to keep.
+    /// Sets the expected fraction of edges to keep.
     #[must_use]
     pub fn keep(mut self, share: f64) -> Self {
         self.keep = share;
@@ -71,7 +71,7 @@ impl LearnedMasks {
         self
     }
 
-    /// Sets the seed of the masks that are drawn.
+    /// Sets the random seed for drawing the masks.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
@@ -134,7 +134,7 @@ impl Patching<'_> {
             let runs = runner.gradient(group, &mask)?;
             let count = runs.len() as f64;
             for (example, (value, own)) in group.examples.iter().zip(runs) {
-                // Loss: the squared difference from the clean metric, in units of the difference to explain.
+                // Loss: the squared difference from the clean metric, relative to the gap between clean and ablated.
                 let slope = 2.0 * (value - clean[*example]) / (gap * gap) / count;
                 for (sum, edge) in slopes.iter_mut().zip(&edges) {
                     *sum -= slope * own[*edge];
@@ -158,7 +158,7 @@ impl Patching<'_> {
     }
 }
 
-/// Logits of masks in training, with Adam's moments and the Lagrangian multipliers of the sparsity.
+/// Logits of masks in training, with Adam's moments and the Lagrange multipliers of the sparsity constraint.
 pub(super) struct Masked {
     settings: LearnedMasks,
     pub(super) logits: Vec<f64>,

@@ -25,7 +25,7 @@ struct File {
     state: String,
 }
 
-/// Numbers are stored as bits, so that training resumes with exactly the same ones.
+/// State of the training. Floats are stored as their bits, so that training resumes with exactly the same values.
 #[derive(Serialize, Deserialize)]
 struct State {
     task: Task,
@@ -34,7 +34,7 @@ struct State {
     first: Vec<u64>,
     second: Vec<u64>,
     multipliers: [u64; 2],
-    /// Place in the sequence of random numbers.
+    /// Position in the sequence of random numbers.
     drawn: String,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Task {
     /// Hash of the model's weights, if known.
     model: Option<String>,
     edges: usize,
-    /// Hash of the prompts, and of those that ablated edges are computed from.
+    /// Hash of the prompts, including the prompts that the values of ablated edges are computed from.
     prompts: String,
     /// The metric of each prompt in the whole model and with all edges ablated, rounded.
     metrics: Vec<[f32; 2]>,
@@ -84,7 +84,7 @@ impl Task {
         }
     }
 
-    /// What differs from the task of a checkpoint. Metrics may differ by rounding, as on another machine.
+    /// The first difference from a checkpoint's task, if any. Metrics may differ by rounding, as on another machine.
     fn differs_from(&self, other: &Self) -> Option<&'static str> {
         let far = |own: &f32, other: &f32| (own - other).abs() > 1e-3 * own.abs().max(1.0);
         let mut metrics = self.metrics.iter().flatten().zip(other.metrics.iter().flatten());

@@ -44,19 +44,20 @@ pub enum Discovery {
     /// Edge attribution patching with the propagation rules of RelP (Jafari et al. 2025) instead of local gradients. See
     /// [`Backward::Relp`].
     Relp,
-    /// Gradients with respect to how much of each edge is ablated, averaged over this number of steps in which equally
-    /// much of all edges is ablated. The scores of all edges sum to the change in the metric when all are ablated. Works
-    /// for every kind of ablation.
+    /// Gradients with respect to how much of each edge is ablated, averaged over this number of steps. At each
+    /// step, all edges are ablated by the same fraction. With enough steps, the scores sum to the change in the metric
+    /// when all edges are ablated. Works for every kind of ablation.
     MaskGradients(usize),
     /// Ablates each edge alone: one forward pass per edge and example.
     Exact,
-    /// Trains a mask over the edges that keeps the metric with few edges (Bhaskar et al. 2024, edge pruning).
+    /// Trains a mask over the edges that preserves the metric while keeping few edges (Bhaskar et al. 2024, edge
+    /// pruning).
     LearnedMasks(LearnedMasks),
 }
 
 impl Discovery {
-    /// Number of passes for this number of examples of one batch, to compare costs before a run: a forward pass counts 1
-    /// and a backward pass 2.
+    /// Number of passes for a batch of this number of examples, to compare costs before a run. A forward pass counts as
+    /// 1 and a backward pass as 2.
     pub fn passes(&self, graph: &EdgeGraph, examples: usize) -> usize {
         match self {
             Discovery::Eap | Discovery::Relp => 5 * examples,
@@ -72,9 +73,8 @@ impl Patching<'_> {
     /// Scores every edge.
     ///
     /// # Errors
-    /// Fails for a number of steps of 0 and, for [`Discovery::Eap`], [`Discovery::EapIg`] and
-    /// [`Discovery::Relp`], for ablations without paired
-    /// prompts; otherwise, same as [`Patching::run_circuits`].
+    /// Fails for 0 steps; [`Discovery::Eap`], [`Discovery::EapIg`] and [`Discovery::Relp`] also fail for zero and mean
+    /// ablations, which have no source run. Otherwise, same as [`Patching::run_circuits`].
     pub fn discover(&self, method: &Discovery) -> Result<EdgeScores> {
         match method {
             Discovery::Eap => self.edges(Gradient::AtBase),

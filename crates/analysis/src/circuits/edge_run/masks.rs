@@ -19,11 +19,11 @@ pub(in crate::circuits) fn mask_of(circuit: &Circuit) -> Array2<f32> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Masks<'m>(pub(super) &'m [Array2<f32>]);
 
-/// The ablated or kept weights of the edges into some receivers, from some chunks of senders.
+/// Ablated or kept fractions of the edges from some chunks of senders into some receivers.
 pub(super) struct Part {
     /// Indices of the chunks with weights that are not all 0.
     pub(super) chunks: Vec<usize>,
-    /// Whether the weights say what is kept of each edge, instead of what is ablated.
+    /// Whether the weights are kept fractions instead of ablated fractions.
     pub(super) kept: bool,
     /// `[row or 1, receiver, sender]`.
     pub(super) weights: Vec<f32>,
@@ -31,8 +31,8 @@ pub(super) struct Part {
 }
 
 impl Masks<'_> {
-    /// The weights of the edges into receivers that read together, as what is ablated or as what is kept, whichever
-    /// concerns fewer chunks. `None` if nothing is ablated.
+    /// Edge weights for a group of receivers that read together. They give either the ablated or the kept fraction of
+    /// each edge, whichever is nonzero in fewer chunks. `None` if nothing is ablated.
     pub(super) fn part(&self, order: &RunOrder, reads: &Reads) -> Option<Part> {
         let chunks = &order.chunks[..reads.chunks];
         let any = |chunk: &[usize], is: fn(f32) -> bool| {

@@ -30,7 +30,7 @@ use hooklens_model::error::{InputError, Result};
 use hooklens_model::hook;
 use hooklens_model::model::{DecoderChecks, HookedTransformer};
 
-/// What is done to the run, for messages.
+/// Description of the run in error messages.
 const SITE: &str = "with edges ablated";
 
 /// Upper bound on the size of the outputs that one pass keeps, in bytes.
@@ -60,7 +60,7 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
         if model.config().latent().is_some() {
             return Err(InputError::Latent { what: "a circuit" }.into());
         }
-        // What readers get would no longer be the sum of what was written.
+        // With such a dictionary, receivers would not read the sum of what the senders wrote.
         if model.points().splices.replaced(model.catalog()).iter().any(|point| point.contains(".hook_resid_")) {
             let with = "a dictionary spliced into the residual stream";
             return Err(InputError::NotDefined { what: "a circuit", with }.into());

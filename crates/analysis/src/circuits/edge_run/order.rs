@@ -32,7 +32,7 @@ pub(super) struct LayerOrder {
 pub(super) struct Reads {
     /// Indices of the receivers.
     pub(super) receivers: Range<usize>,
-    /// Number of chunks that are written before.
+    /// Number of chunks that are written before this read.
     pub(super) chunks: usize,
 }
 

@@ -15,7 +15,7 @@ use hooklens_model::model::HookedTransformer;
 /// What the senders wrote, one chunk per write: `[sender, row, pos * d_model]`.
 pub(super) type Chunks = Vec<Tensor<3>>;
 
-/// One forward pass in which ablated edges carry other outputs than the sender's.
+/// One forward pass in which ablated edges carry replacements instead of the sender's output.
 pub(super) struct EdgePass<'p> {
     pub(super) model: &'p HookedTransformer,
     pub(super) order: &'p RunOrder,
@@ -37,7 +37,7 @@ struct Seen {
 }
 
 impl<'p> EdgePass<'p> {
-    /// Runs the pass. `run` receives the hooks and returns what it computes, with the outputs of all senders.
+    /// Runs the pass by calling `run` with the hooks. Returns the result of `run` and the collected outputs.
     pub(super) fn run<R>(
         &self,
         run: impl FnOnce(Vec<Hook<'_>>) -> hooklens_model::error::Result<R>,
@@ -120,7 +120,7 @@ impl<'p> EdgePass<'p> {
         seen.chunks.push(chunk);
     }
 
-    /// What ablating edges adds to the inputs of these receivers, `[row, pos, receiver, d_model]`; `None` if nothing
+    /// What ablating edges adds to the inputs of these receivers, `[row, pos, receiver, d_model]`; `None` if no edge
     /// into them is ablated.
     fn correction(&self, seen: &RefCell<Seen>, reads: &Reads, input: &Tensor<4>) -> Option<Tensor<4>> {
         let (masks, _) = self.ablated?;

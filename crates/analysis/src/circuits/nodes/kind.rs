@@ -28,7 +28,7 @@ impl KindOfNodes {
         }
     }
 
-    /// The sites of the nodes, which cover all positions or one each.
+    /// The sites of the nodes. Each node covers one position if `by_position`, otherwise all positions.
     pub fn sites(self, by_position: bool) -> Sites {
         let own = match self {
             Self::Heads => Some(Axis::Head),

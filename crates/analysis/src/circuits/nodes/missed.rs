@@ -14,7 +14,7 @@ use hooklens_model::driver::private::Spliceable;
 use hooklens_model::error::Result;
 use hooklens_model::model::Identified;
 
-/// A bound on the effects of nodes that a circuit leaves out, from ablations of random subsets of them.
+/// A bound on the effects of the nodes outside a circuit, computed from ablations of random subsets of these nodes.
 ///
 /// Estimates by gradients can miss nodes with large effects, and ablating every node to be sure is expensive. AtP*
 /// (Kramár et al. 2024) therefore tests random subsets of the nodes that were not verified: if one of them had a large
@@ -31,11 +31,11 @@ pub struct MissedEffect {
 }
 
 impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
-    /// Ablates random subsets of the nodes outside a circuit (each node with probability 1/2) and bounds the effect that
-    /// any one of them has: the largest over nodes of `|d| + t * se`, where `d` is the difference between the mean metric of
-    /// the subsets with and without the node, `se` its standard error, and `t` the quantile of Student's t distribution for
-    /// the confidence (Welch's test, one-sided). All nodes must pass, so the confidence needs no correction for their
-    /// number. `settings` sets the confidence and the seed.
+    /// Ablates random subsets of the nodes outside a circuit (each node with probability 1/2) and bounds the effect of
+    /// any single node. The bound is the maximum over nodes of `|d| + t * se`, where `d` is the difference between the
+    /// mean metric of the subsets with and without the node, `se` its standard error, and `t` the quantile of Student's
+    /// t distribution for the confidence (Welch's test, one-sided). The bound must hold for every node, so the
+    /// confidence needs no correction for the number of nodes. `settings` sets the confidence and the seed.
     ///
     /// ```
     /// use hooklens::circuits::Selection;
@@ -73,7 +73,7 @@ impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
             return Err(CircuitError::Setting { name, given, expected: "at least 1" }.into());
         }
         let mut random = ChaCha8Rng::seed_from_u64(settings.seed);
-        // Each node is in exactly half of the subsets, up to one, so that both means are known equally well.
+        // Each node is in half of the subsets (rounded down), so that both means are estimated equally well.
         let mut half: Vec<bool> = (0..subsets).map(|subset| subset < subsets / 2).collect();
         let draw = |_| {
             half.shuffle(&mut random);
@@ -97,8 +97,8 @@ impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
     }
 }
 
-/// The node with the largest bound on its effect, the estimate of its effect, and the bound. `drawn` says for each node in
-/// which subsets it is.
+/// The node with the largest bound on its effect, the estimate of its effect, and the bound. `drawn` has one list per
+/// node: whether each subset contains the node.
 fn largest(changes: &[f64], drawn: &[Vec<bool>], confidence: f64) -> (usize, f64, f64) {
     let of = |(place, drawn): (usize, &Vec<bool>)| {
         let (with, without): (Vec<_>, Vec<_>) = changes.iter().zip(drawn).partition(|(_, drawn)| **drawn);

@@ -24,8 +24,8 @@ use hooklens_model::model::Identified;
 pub use kind::KindOfNodes;
 pub use missed::MissedEffect;
 
-/// A circuit of nodes: of all heads, MLPs, neurons or latents at the points of a sweep, those that are kept while the
-/// others are ablated. Nodes cover all positions, or one each.
+/// A circuit of nodes: the heads, MLPs, neurons or latents at the points of a sweep that are kept while all others are
+/// ablated. Each node covers all positions, or a single one.
 ///
 /// A sweep of the same sites scores the nodes: exactly ([`Patching::sweep`]) or by gradients
 /// ([`Patching::attribution`]).
@@ -50,7 +50,7 @@ pub use missed::MissedEffect;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCircuit {
-    /// Names of the points, in firing order. Circuits of the same nodes share them, and the labels of the axes.
+    /// Names of the points, in firing order. Circuits of the same nodes share these names and the labels of the axes.
     points: Arc<[String]>,
     /// The axes along which the points are divided into nodes.
     per: Vec<Axis>,
@@ -83,7 +83,7 @@ impl NodeCircuit {
     /// along which a circuit could grow, so the greedy selections are refused.
     ///
     /// # Errors
-    /// Fails for scores of other sites and for scores that are not finite.
+    /// Fails if the scores belong to other sites or are not finite.
     pub fn best(&self, scores: &PatchingResult, selection: Selection, count: usize) -> Result<Self, CircuitError> {
         let ranked = self.ranked(scores, selection)?;
         Ok(self.keeping(ranked.into_iter().take(count).map(|(node, _)| node)))
@@ -98,7 +98,7 @@ impl NodeCircuit {
         Ok(self.keeping(ranked.into_iter().filter(|(_, effect)| effect.abs() >= threshold).map(|(node, _)| node)))
     }
 
-    /// The circuit of some of these nodes, each given by one index per axis: the number of the point, then the indices
+    /// The circuit of some of these nodes, each given by one index per axis: the index of the point, then the indices
     /// along the swept axes.
     ///
     /// ```
@@ -114,7 +114,7 @@ impl NodeCircuit {
     /// ```
     ///
     /// # Errors
-    /// Fails for a node that these nodes do not contain.
+    /// Fails for a node that is not one of these nodes.
     pub fn only<N: AsRef<[usize]>>(&self, nodes: impl IntoIterator<Item = N>) -> Result<Self, CircuitError> {
         let mut kept = ArrayD::from_elem(self.kept.raw_dim(), false);
         for node in nodes {
@@ -186,8 +186,8 @@ impl NodeCircuit {
         Ok(if either == 0 { 1.0 } else { both as f64 / either as f64 })
     }
 
-    /// Resamples the examples with replacement and compares the `count` nodes with the largest mean effects by magnitude,
-    /// among the nodes of this circuit. `settings` sets the number of resamples and the seed.
+    /// Measures how much the `count` nodes of this circuit with the largest mean effects by magnitude change when the
+    /// examples are resampled with replacement. `settings` sets the number of resamples and the seed.
     ///
     /// # Errors
     /// Fails for fewer than 2 examples; otherwise, same as [`NodeCircuit::best`].
@@ -265,7 +265,7 @@ impl NodeCircuit {
         CircuitError::Unknown { kind: "node", given: given.to_string(), nearest: near }
     }
 
-    /// Checks that something else has the same sites and belongs to the same model.
+    /// Checks that another circuit has the same sites and belongs to the same model.
     fn check_same(&self, other: &Self) -> Result<(), CircuitError> {
         if self.points != other.points {
             let what = format!("they are at {}, but the circuit is at {}", list(&other.points), list(&self.points));

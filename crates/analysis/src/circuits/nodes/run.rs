@@ -47,16 +47,16 @@ impl Universe {
 }
 
 impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
-    /// Runs circuits of nodes: on each prompt, every node outside the circuit has its value from the source of patches
-    /// instead (with [`Patching::ablating`]: zeros, means, or another prompt's run; with [`Patching::new`], the prompts are
-    /// the corrupted ones and the source is the clean run, so [`Patching::reversed`] ablates clean runs). All circuits must
-    /// have the same sites.
+    /// Runs circuits of nodes: on each prompt, every node outside the circuit takes its value from the source of
+    /// patches instead (with [`Patching::ablating`]: zeros, means, or another prompt's run; with [`Patching::new`], the
+    /// prompts are the corrupted ones and the source is the clean run, so [`Patching::reversed`] ablates clean runs).
+    /// All circuits must have the same sites.
     ///
     /// Takes one forward pass per circuit and example; several circuits run as one batch.
     ///
     /// # Errors
-    /// Fails for circuits of other sites or of another model ([`CircuitError`]), and if there are none; otherwise, same as
-    /// [`Patching::sweep`].
+    /// Fails for circuits of other sites or of another model ([`CircuitError`]), and for an empty list; otherwise, same
+    /// as [`Patching::sweep`].
     pub fn run_nodes(&self, circuits: &[NodeCircuit]) -> Result<CircuitRuns> {
         let none = || InputError::Empty { what: "the list of circuits".into() };
         let first = circuits.first().ok_or_else(none)?;
@@ -86,7 +86,7 @@ impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
         Ok(CircuitRuns { metric: matching(axes, metric), clean, ablated })
     }
 
-    /// The metric of one example without ablations, and with everything ablated that is not kept.
+    /// The metric of one example without ablations and, for each set of kept nodes, with all other nodes ablated.
     fn run_example(
         &self,
         example: &Example<'_, M>,

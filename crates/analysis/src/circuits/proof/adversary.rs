@@ -1,4 +1,4 @@
-//! [`Adversary`]: ablates the worst parts of what a circuit leaves out.
+//! [`Adversary`]: searches for the edges outside a circuit whose ablation hurts most.
 
 use ndarray::Array2;
 use rand::{Rng, SeedableRng};
@@ -96,8 +96,8 @@ pub struct AdversarialAblation {
 
 impl Patching<'_> {
     /// Searches for edges outside a circuit whose ablation makes the model least faithful: random subsets, then projected
-    /// gradient descent on how much of each edge is ablated, from full ablation and from half of it. Every value that is
-    /// reported is measured with whole edges ablated.
+    /// gradient descent on how much of each edge is ablated, starting from full and from half ablation. All reported
+    /// values are measured with each edge either fully ablated or fully kept.
     ///
     /// Takes one forward pass per subset and two forward passes and a backward pass per step, per batch of examples.
     ///

@@ -12,7 +12,7 @@ use hooklens_model::driver::private::Spliceable;
 use hooklens_model::error::Result;
 use hooklens_model::model::Identified;
 
-/// Shares of the edges at which MIB evaluates circuits.
+/// Circuit sizes at which MIB evaluates faithfulness, as shares of all edges.
 pub const MIB_SHARES: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
 
 /// How edges are chosen from their scores.
@@ -50,7 +50,7 @@ pub fn best_edges(scores: &EdgeScores, selection: Selection, count: usize) -> Re
     }
 }
 
-/// Faithfulness of circuits that keep growing shares of the edges or nodes (Mueller et al. 2025, MIB).
+/// Faithfulness of circuits with increasing shares of the edges or nodes (Mueller et al. 2025, MIB).
 ///
 /// ```
 /// use hooklens::attribution::Gradient;
@@ -74,14 +74,14 @@ pub struct FaithfulnessCurve<C = Circuit> {
     pub shares: Vec<f64>,
     /// The circuits.
     pub circuits: Vec<C>,
-    /// Their metrics.
+    /// Metrics of the circuits.
     pub runs: CircuitRuns,
 }
 
 impl Patching<'_> {
-    /// Runs circuits of the best-scored edges, for shares of the model's edges, without those that are not on a path from
-    /// the embedding to the logits ([`Circuit::pruned`]), as MIB does. See [`Patching::run_circuits`] for what
-    /// is ablated.
+    /// Runs circuits of the best-scored edges, one circuit for each share of the model's edges. Edges that are not on a
+    /// path from the embedding to the logits are removed ([`Circuit::pruned`]), as in MIB. See
+    /// [`Patching::run_circuits`] for what is ablated.
     ///
     /// # Errors
     /// Fails for a share that is not between 0 and 1, for scores that are not finite and for scores of another model;
@@ -97,8 +97,8 @@ impl Patching<'_> {
 }
 
 impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
-    /// Runs circuits of the best-scored of these nodes, for shares of their number. See [`Patching::run_nodes`] for what is
-    /// ablated.
+    /// Runs circuits of the best-scored of these nodes, one circuit for each share of the nodes. See
+    /// [`Patching::run_nodes`] for what is ablated.
     ///
     /// # Errors
     /// Fails for a share that is not between 0 and 1; otherwise, same as [`NodeCircuit::best`] and [`Patching::run_nodes`].

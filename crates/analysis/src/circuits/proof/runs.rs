@@ -9,7 +9,7 @@ use crate::statistics::{Interval, Statistics, mean};
 use hooklens_model::error::Result;
 use ndarray::{Array2, IxDyn};
 
-/// Metrics of circuits, with everything outside them ablated, beside those of the whole model and of no circuit.
+/// Metrics of circuits with everything outside them ablated, and of the whole model and the empty circuit.
 ///
 /// ```
 /// use hooklens::attribution::EdgeGraph;

@@ -27,8 +27,8 @@ use hooklens_model::error::Result;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Stability<P = (Sender, Receiver)> {
-    /// Edges or nodes that are among the best-scored of at least one resample, with the share of the resamples in which
-    /// they are, in descending order.
+    /// Edges or nodes that are among the best-scored of at least one resample, with the fraction of resamples in which
+    /// they are among the best-scored, in descending order.
     pub inclusion: Vec<(P, f64)>,
     /// Mean Jaccard similarity of the resampled circuits with the circuit of all prompts.
     pub jaccard: f64,
@@ -38,8 +38,8 @@ pub struct Stability<P = (Sender, Receiver)> {
 }
 
 impl EdgeScores {
-    /// Resamples the examples with replacement and compares the `count` edges with the largest mean scores by magnitude.
-    /// `settings` sets the number of resamples and the seed.
+    /// Measures how much the `count` edges with the largest mean scores by magnitude change when the examples are
+    /// resampled with replacement. `settings` sets the number of resamples and the seed.
     ///
     /// # Errors
     /// Fails for fewer than 2 examples and for scores that are not finite.
@@ -57,8 +57,8 @@ impl EdgeScores {
     }
 }
 
-/// Resamples examples with replacement. `scores` are `[place, example]`. The result has places by their index; messages
-/// have their names.
+/// Resamples examples with replacement. `scores` are `[place, example]`. The result identifies places by index;
+/// messages use their names.
 pub(in crate::circuits) fn resampled(
     scores: &[Vec<f64>],
     name: impl Fn(usize) -> String,

@@ -63,7 +63,7 @@ impl TopExamples {
         }
     }
 
-    /// Ranks one index of the point's last axis: a neuron of an MLP, or a coordinate of a head or of the stream.
+    /// Ranks by one index of the point's last axis: a neuron of an MLP, or a coordinate of a head or of the stream.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -71,7 +71,7 @@ impl TopExamples {
     /// let message = TopExamples::new("mlp_post0").neuron(256).run(&model, ["When Mary"]).unwrap_err().to_string();
     /// assert_eq!(
     ///     message,
-    ///     "`neuron` is 256; it may be 0 to 255: `blocks.0.mlp.hook_post` [batch, pos, d_mlp] is 256 wide",
+    ///     "`neuron` is 256; expected 0 to 255: `blocks.0.mlp.hook_post` [batch, pos, d_mlp] is 256 wide",
     /// );
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -81,7 +81,8 @@ impl TopExamples {
         self
     }
 
-    /// Ranks the dot product with a direction `[d]` as wide as the point's last axis. The direction is not normalized.
+    /// Ranks by the dot product with a direction `[d]` as wide as the point's last axis. The direction is not
+    /// normalized.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -98,7 +99,7 @@ impl TopExamples {
         self
     }
 
-    /// Ranks the norm of the activation, for example to find where a head's output is largest.
+    /// Ranks by the norm of the activation, for example to find where a head's output is largest.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -39,7 +39,7 @@ impl<'a> Unit<'a> {
         match (point.axes, head) {
             ([Axis::Batch, Axis::Pos, _] | [Axis::BatchPos, _], None) => {}
             ([Axis::Batch, Axis::Pos, _] | [Axis::BatchPos, _], Some(head)) => {
-                return Err(setting("head", head.to_string(), format!("left out: {whole} has no heads")).into());
+                return Err(setting("head", head.to_string(), format!("no head: {whole} has no heads")).into());
             }
             ([Axis::Batch, Axis::Pos, Axis::Head | Axis::KvHead, _], Some(_)) => {}
             ([Axis::Batch, Axis::Pos, Axis::Head | Axis::KvHead, _], None) => {
@@ -51,7 +51,7 @@ impl<'a> Unit<'a> {
             }
         }
         let Some(along) = along else {
-            let allowed = format!("an index on the last axis of {whole}; or choose a direction or the norm");
+            let allowed = format!("an index on the last axis of {whole}, or a direction or the norm instead");
             return Err(setting("neuron", "not chosen".into(), allowed).into());
         };
         Ok(Self { point, head, along })

@@ -41,9 +41,9 @@ pub enum Backward {
         /// Whether attention patterns are constants too (AH-rule). If so, queries and keys have no effect.
         frozen_patterns: bool,
     },
-    /// GradDrop of AtP* (Kramár et al. 2024): one gradient per layer that skips what the layer adds to the residual
-    /// stream, and the mean magnitude of their estimates. Finds nodes whose effects through different layers cancel in the
-    /// gradient, but not in a patch. Estimates are magnitudes, without a sign. Not for edges.
+    /// GradDrop of AtP* (Kramár et al. 2024): computes one gradient per layer, skipping what that layer adds to the
+    /// residual stream, and averages the magnitudes of the resulting estimates. Finds nodes whose effects through
+    /// different layers cancel in the gradient, but not in a patch. Estimates have no sign. Not available for edges.
     GradDrop,
 }
 
@@ -85,7 +85,7 @@ impl BackwardPass {
 }
 
 impl Backward {
-    /// Fails for models for which this is not defined.
+    /// Fails for models for which this backward pass is not defined.
     pub(crate) fn check(self, model: &HookedTransformer) -> Result<()> {
         match self {
             Backward::Gradient => {}
@@ -146,7 +146,7 @@ impl Backward {
         }
     }
 
-    /// The estimate for each site, from the effects on the sites by each pass.
+    /// The estimate for each site, combined from the estimates of all passes.
     pub(crate) fn combined(self, by_pass: &[Vec<f64>]) -> Vec<f64> {
         let of_site = |site: usize| {
             let effects: Vec<f64> = by_pass.iter().map(|effects| effects[site]).collect();

@@ -34,7 +34,7 @@ struct Neurons {
     output: String,
 }
 
-/// What a run has computed of an MLP's factors.
+/// The factors of an MLP that a run has computed so far.
 type Seen = Rc<RefCell<Vec<Activation>>>;
 
 impl Neurons {
@@ -69,7 +69,7 @@ impl Neurons {
     }
 }
 
-/// The same values, with a gradient as if the output were a sum of equal parts, each proportional to a factor.
+/// The values of `output`, with a gradient as if it were a sum of equal parts, each proportional to a factor.
 fn proportional(output: &Activation, factors: &[Activation]) -> Result<Activation, HookError> {
     let flat = |values: &Activation| values.reshape(&[values.shape().iter().product()]).to_tensor::<1>();
     let (values, dtype) = (flat(output)?.detach(), output.dtype());

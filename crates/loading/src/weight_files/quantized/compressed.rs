@@ -17,7 +17,7 @@ pub(crate) struct Rules {
     layout: Layout,
     bits: usize,
     block: Option<[usize; 2]>,
-    /// Whether the zero point must be the code of zero.
+    /// Whether all zero points must equal the middle code.
     symmetric: bool,
     /// Whether groups are not contiguous; set per module.
     permuted: bool,

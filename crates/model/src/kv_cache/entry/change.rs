@@ -8,7 +8,7 @@ use crate::kv_cache::head_shard::HeadShard;
 use crate::kv_cache::state::RecurrentState;
 
 impl Entry {
-    /// Drops the columns from `len` on.
+    /// Drops all columns starting at `len`.
     pub(in crate::kv_cache) fn truncate(&mut self, len: usize) {
         self.prefetch.discard();
         let left = if len == 0 { 0 } else { len.saturating_sub(self.first()) };
@@ -85,9 +85,9 @@ impl Entry {
         }
     }
 
-    /// Returns a copy with the rows from `row` on replaced by the rows of another entry. All rows become `columns`
-    /// long. This entry's contents end `shift[0]` columns before the end, and the other entry's contents `shift[1]`
-    /// columns.
+    /// Returns a copy in which another entry's rows replace the same number of rows, starting at `row`. All rows become
+    /// `columns` long. This entry's contents end `shift[0]` columns before the end, and the other entry's contents
+    /// `shift[1]` columns.
     pub(in crate::kv_cache) fn with_rows(
         &self,
         row: usize,
