@@ -114,7 +114,7 @@ def test_circuit_of_nodes(model, task):
     assert neurons.effects.shape[:2] == (4, 15)
     with pytest.raises(ValueError, match="heads, mlps, neurons or latents"):
         task.node_scores("layers")
-    with pytest.raises(ValueError, match="others"):
+    with pytest.raises(ValueError, match="differ from the circuit"):
         task.run_nodes([everything, neurons.circuit(3)])
 
 
