@@ -26,7 +26,7 @@ pub(super) struct CrossInputs<'a, 'p> {
 
 /// A norm between two sublayers: applied to the input of the second (pre-norm), or to the residual stream after the
 /// first (post-norm).
-struct CrossAttention<'b> {
+struct SublayerNorm<'b> {
     /// Hook point at the norm's input.
     point: Option<PointId>,
     norm: &'b Norm,
@@ -35,7 +35,7 @@ struct CrossAttention<'b> {
     after: bool,
 }
 
-impl CrossAttention<'_> {
+impl SublayerNorm<'_> {
     /// Returns the input of the next sublayer, and the stream that the next sublayer's output is added to.
     fn pass(self, resid: Tensor<3>, run: &mut Run<'_, '_>) -> Result<(Tensor<3>, Tensor<3>), Halt> {
         let read = run.fire(self.point, resid.clone())?;
@@ -54,7 +54,8 @@ fn norm_points(points: &Stack, layer: usize, number: usize) -> NormPoints {
     NormPoints { scale: points.at(layer, scale), normalized: points.at(layer, normalized) }
 }
 
-/// Applies the norm on a sublayer's output, if there is one. `number` selects the hook points.
+/// Applies the norm on a sublayer's output, or returns the output unchanged if there is no such norm. `number` selects
+/// the hook points.
 fn output(
     norm: &Option<Norm>,
     number: usize,
@@ -93,7 +94,7 @@ fn attended(
     run.fire(at(Site::ResidMid), cpu::sum(resid, out))
 }
 
-/// Runs the MLP; returns the residual stream after it and, if there is one, after the block's last norm. `number`
+/// Runs the MLP; returns the residual stream after it, or after the norm `last` if the block ends with a norm. `number`
 /// selects the hook points of the MLP's output norm.
 fn transformed(
     (mlp, post, number): (&DenseMlp, &Option<Norm>, usize),
@@ -120,8 +121,8 @@ fn transformed(
 }
 
 impl EncoderBlock {
-    /// Runs the block; returns the residual stream, `[batch, pos, d_model]`. `after` says whether the model is
-    /// post-norm.
+    /// Runs the block; returns the residual stream, `[batch, pos, d_model]`. `after` is true in a post-norm
+    /// model.
     pub(super) fn forward(
         &self,
         layer: usize,
@@ -134,7 +135,7 @@ impl EncoderBlock {
         let resid = attended((&self.ln1, &self.attn, &self.ln1_post), after, layer, resid, pass, run)?;
         let (norm, number) = if after { (&self.ln1, 1) } else { (&self.ln2, 2) };
         let points = norm_points(stack, layer, number);
-        let both = CrossAttention { point: stack.at(layer, Site::MlpIn), norm, points, after }.pass(resid, run)?;
+        let both = SublayerNorm { point: stack.at(layer, Site::MlpIn), norm, points, after }.pass(resid, run)?;
         let last = after.then(|| (&self.ln2, norm_points(stack, layer, 2)));
         transformed((&self.mlp, &self.ln2_post, 2), last, layer, both, pass, run)
     }
@@ -142,7 +143,7 @@ impl EncoderBlock {
 
 impl DecoderBlock {
     /// Runs the block; returns the residual stream, `[batch, pos, d_model]`, and the encoder's keys and values. `after`
-    /// says whether the model is post-norm.
+    /// is true in a post-norm model.
     pub(super) fn forward(
         &self,
         layer: usize,
@@ -157,14 +158,14 @@ impl DecoderBlock {
         let resid = attended((&self.ln1, &self.attn, &self.ln1_post), after, layer, resid, pass, run)?;
         let (norm, number) = if after { (&self.ln1, 1) } else { (&self.ln2, 2) };
         let points = norm_points(stack, layer, number);
-        let (read, resid) = CrossAttention { point: at(Site::CrossAttnIn), norm, points, after }.pass(resid, run)?;
+        let (read, resid) = SublayerNorm { point: at(Site::CrossAttnIn), norm, points, after }.pass(resid, run)?;
         let (out, keys) = self.cross(layer, read, across, run)?;
         let out = output(&self.ln2_post, 2, layer, out, stack, run)?;
         let out = run.fire(at(Site::CrossAttnOut), out)?;
         let resid = run.fire(at(Site::ResidMidCross), cpu::sum(resid, out))?;
         let (norm, number) = if after { (&self.ln2, 2) } else { (&self.ln3, 3) };
         let points = norm_points(stack, layer, number);
-        let both = CrossAttention { point: at(Site::MlpIn), norm, points, after }.pass(resid, run)?;
+        let both = SublayerNorm { point: at(Site::MlpIn), norm, points, after }.pass(resid, run)?;
         let last = after.then(|| (&self.ln3, norm_points(stack, layer, 3)));
         Ok((transformed((&self.mlp, &self.ln3_post, 3), last, layer, both, pass, run)?, keys))
     }

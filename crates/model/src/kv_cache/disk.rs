@@ -1,7 +1,7 @@
 //! A layer's keys and values in a temporary file.
 //!
-//! The file only grows, and the contents are a list of extents in it. A clone shares the file but has its own list, so
-//! neither sees what the other drops or adds.
+//! New columns are written to the end of the file, and a list of extents states which parts of the file are in use. A
+//! clone shares the file but has its own list, so it does not see what the original drops or adds, and vice versa.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -28,7 +28,7 @@ struct DiskTensor {
     /// `[rows, head, width]`.
     cell: [usize; 3],
     dtype: DType,
-    stretches: Vec<Extent>,
+    extents: Vec<Extent>,
 }
 
 fn failed(source: std::io::Error) -> CacheError {
@@ -40,7 +40,7 @@ impl DiskTensor {
     fn new(like: &Tensor<4>) -> Result<Self, CacheError> {
         let [rows, _, heads, width] = like.dims();
         let file = Arc::new(Mutex::new(tempfile::tempfile().map_err(failed)?));
-        Ok(Self { file, cell: [rows, heads, width], dtype: like.dtype(), stretches: Vec::new() })
+        Ok(Self { file, cell: [rows, heads, width], dtype: like.dtype(), extents: Vec::new() })
     }
 
     fn column_bytes(&self) -> usize {
@@ -63,20 +63,20 @@ impl DiskTensor {
 
     fn add(&mut self, new: Extent) {
         let end = self.end();
-        match self.stretches.last_mut() {
+        match self.extents.last_mut() {
             Some(last) if end == new.offset => last.columns += new.columns,
-            _ => self.stretches.push(new),
+            _ => self.extents.push(new),
         }
     }
 
     fn read(&self, device: &Device) -> Result<Tensor<4>, CacheError> {
-        let columns: usize = self.stretches.iter().map(|stretch| stretch.columns).sum();
+        let columns: usize = self.extents.iter().map(|extent| extent.columns).sum();
         let mut bytes = vec![0u8; columns * self.column_bytes()];
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let mut filled = 0;
-        for stretch in &self.stretches {
-            let end = filled + stretch.columns * self.column_bytes();
-            file.seek(SeekFrom::Start(stretch.offset)).map_err(failed)?;
+        for extent in &self.extents {
+            let end = filled + extent.columns * self.column_bytes();
+            file.seek(SeekFrom::Start(extent.offset)).map_err(failed)?;
             file.read_exact(&mut bytes[filled..end]).map_err(failed)?;
             filled = end;
         }
@@ -89,7 +89,7 @@ impl DiskTensor {
     /// Drops the columns starting at `len`, which no clone has seen, and truncates the file by their size.
     fn abandon(&mut self, len: usize) {
         let end = self.end();
-        let columns: usize = self.stretches.iter().map(|stretch| stretch.columns).sum();
+        let columns: usize = self.extents.iter().map(|extent| extent.columns).sum();
         self.keep(len, false);
         let dropped = (columns.saturating_sub(len) * self.column_bytes()) as u64;
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +100,7 @@ impl DiskTensor {
 
     /// Offset of the end of the last column.
     fn end(&self) -> u64 {
-        self.stretches.last().map_or(0, |last| last.offset + (last.columns * self.column_bytes()) as u64)
+        self.extents.last().map_or(0, |last| last.offset + (last.columns * self.column_bytes()) as u64)
     }
 
     /// Keeps `len` columns, the last ones if `last` is true and the first ones otherwise.
@@ -108,19 +108,19 @@ impl DiskTensor {
         let bytes = self.column_bytes() as u64;
         let mut left = len;
         let mut kept = Vec::new();
-        let shorten = |stretch: &Extent, left: &mut usize| {
-            let columns = stretch.columns.min(*left);
+        let shorten = |extent: &Extent, left: &mut usize| {
+            let columns = extent.columns.min(*left);
             *left -= columns;
-            let skipped = if last { stretch.columns - columns } else { 0 };
-            (columns > 0).then_some(Extent { offset: stretch.offset + skipped as u64 * bytes, columns })
+            let skipped = if last { extent.columns - columns } else { 0 };
+            (columns > 0).then_some(Extent { offset: extent.offset + skipped as u64 * bytes, columns })
         };
         if last {
-            kept.extend(self.stretches.iter().rev().filter_map(|stretch| shorten(stretch, &mut left)));
+            kept.extend(self.extents.iter().rev().filter_map(|extent| shorten(extent, &mut left)));
             kept.reverse();
         } else {
-            kept.extend(self.stretches.iter().filter_map(|stretch| shorten(stretch, &mut left)));
+            kept.extend(self.extents.iter().filter_map(|extent| shorten(extent, &mut left)));
         }
-        self.stretches = kept;
+        self.extents = kept;
     }
 }
 
@@ -228,9 +228,9 @@ mod tests {
     }
 
     #[test]
-    fn columns_one_behind_the_other_are_one_stretch() {
+    fn adjacent_columns_are_one_extent() {
         let mut disk = Disk::default();
         (0..5).for_each(|column| disk.push(columns(column, 1)).unwrap());
-        assert!(disk.tracks.iter().flatten().all(|track| track.stretches == [Extent { offset: 0, columns: 5 }]));
+        assert!(disk.tracks.iter().flatten().all(|track| track.extents == [Extent { offset: 0, columns: 5 }]));
     }
 }

@@ -117,11 +117,10 @@ impl GatedDeltaNet {
         let v = run.fire(at(Site::VPreConv), by_head(v, n_value_heads))?;
         let new = Tensor::cat([q, k, v].map(flat).into(), 2);
         let carried = Carried::on(layer, StateShape::of_net(sizes), new, pass)?;
-        let output_projection = activation::silu(carried.convolved(self.conv.val()));
+        let convolved = activation::silu(carried.convolved(self.conv.val()));
         let keys = n_key_heads * d_key;
-        let part = |from: usize, heads: usize, width: usize| {
-            by_head(output_projection.clone().narrow(2, from, heads * width), heads)
-        };
+        let part =
+            |from: usize, heads: usize, width: usize| by_head(convolved.clone().narrow(2, from, heads * width), heads);
         let q = run.fire(at(Site::LinearQ), part(0, n_key_heads, d_key))?;
         let k = run.fire(at(Site::LinearK), part(keys, n_key_heads, d_key))?;
         let v = run.fire(at(Site::LinearV), part(2 * keys, n_value_heads, d_value))?;

@@ -114,14 +114,13 @@ impl Mamba2 {
         let new = Linear::forward_each([&self.x, &self.b, &self.c], stream.clone());
         let new = run.fire(at(Site::SsmPreConv), Tensor::cat(new.into(), 2))?;
         let carried = Carried::on(layer, StateShape::of_space(sizes), new, pass)?;
-        let mut output_projection = carried.convolved(self.conv.val());
+        let mut convolved = carried.convolved(self.conv.val());
         if let Some(bias) = &self.conv_bias {
-            output_projection = output_projection + narrowed(bias.val(), dtype).unsqueeze();
+            convolved = convolved + narrowed(bias.val(), dtype).unsqueeze();
         }
-        let output_projection = activation::silu(output_projection);
+        let convolved = activation::silu(convolved);
         let (all, shared) = (n_heads * d_head, n_groups * d_state);
-        let part =
-            |from: usize, width: usize, heads: usize| by_head(output_projection.clone().narrow(2, from, width), heads);
+        let part = |from: usize, width: usize, heads: usize| by_head(convolved.clone().narrow(2, from, width), heads);
         let x = run.fire(at(Site::SsmX), part(0, all, n_heads))?;
         let b = run.fire(at(Site::SsmB), part(all, shared, n_groups))?;
         let c = run.fire(at(Site::SsmC), part(all + shared, shared, n_groups))?;

@@ -85,14 +85,14 @@ impl ShortConvolution {
         let x = run.fire(at(Site::ConvX), x)?;
         let new = run.fire(at(Site::ConvPre), b * x)?;
         let carried = Carried::on(layer, shape, new, pass)?;
-        let mut output_projection = carried.convolved(self.conv.val());
+        let mut convolved = carried.convolved(self.conv.val());
         if let Some(bias) = &self.conv_bias {
-            output_projection = output_projection + narrowed(bias.val(), dtype).unsqueeze();
+            convolved = convolved + narrowed(bias.val(), dtype).unsqueeze();
         }
         carried.keep(pass)?;
-        let output_projection = run.fire(at(Site::ConvOut), output_projection)?;
+        let convolved = run.fire(at(Site::ConvOut), convolved)?;
         let c = run.fire(at(Site::ConvC), c)?;
-        let z = run.fire(at(Site::ConvZ), by_head(c * output_projection, 1))?;
+        let z = run.fire(at(Site::ConvZ), by_head(c * convolved, 1))?;
         Ok(self.o.forward(flat(z)))
     }
 }

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::NodeCircuit;
-use crate::error::{CircuitError, StatisticsError};
+use crate::error::CircuitError;
 use crate::patching::{Patchable, Patching};
 use crate::statistics::{Statistics, mean};
 use hooklens_model::driver::private::Spliceable;
@@ -17,8 +17,8 @@ use hooklens_model::model::Identified;
 /// A bound on the effects of the nodes outside a circuit, computed from ablations of random subsets of these nodes.
 ///
 /// Estimates by gradients can miss nodes with large effects, and ablating every node to be sure is expensive. AtP*
-/// (Kramár et al. 2024) therefore tests random subsets of the nodes that were not verified: if one of them had a large
-/// effect, subsets with it would differ from subsets without it. This assumes that effects add up within subsets.
+/// (Kramár et al. 2024) therefore tests random subsets of the nodes that were not verified: if such a node had a large
+/// effect, subsets with the node would differ from subsets without it. This assumes that effects add up within subsets.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct MissedEffect {
@@ -26,7 +26,7 @@ pub struct MissedEffect {
     pub bound: f64,
     /// The node with the largest bound, and the estimate of its effect.
     pub largest: (Vec<usize>, f64),
-    /// Mean change of the metric in each random subset.
+    /// Mean change in the metric when each random subset is ablated.
     pub changes: Vec<f64>,
 }
 
@@ -34,8 +34,9 @@ impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
     /// Ablates random subsets of the nodes outside a circuit (each node with probability 1/2) and bounds the effect of
     /// any single node. The bound is the maximum over nodes of `|d| + t * se`, where `d` is the difference between the
     /// mean metric of the subsets with and without the node, `se` its standard error, and `t` the quantile of Student's
-    /// t distribution for the confidence (Welch's test, one-sided). The bound must hold for every node, so the
-    /// confidence needs no correction for the number of nodes. `settings` sets the confidence and the seed.
+    /// t distribution for the confidence (Welch's test, one-sided). No correction for the number of nodes is needed:
+    /// the maximum is at least the bound for the node whose effect is truly the largest. `settings` sets the confidence
+    /// and the seed.
     ///
     /// ```
     /// use hooklens::circuits::Selection;
@@ -65,7 +66,8 @@ impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
             return Err(CircuitError::Setting { name, given, expected: "more than 0.5 and less than 1" }.into());
         }
         if subsets < 8 {
-            return Err(StatisticsError::TooFew { what: "a bound on missed effects", least: 8, given: subsets }.into());
+            let (name, given) = ("the number of subsets", subsets.to_string());
+            return Err(CircuitError::Setting { name, given, expected: "at least 8" }.into());
         }
         let outside: Vec<Vec<usize>> = verified.complement().nodes().collect();
         if outside.is_empty() {
