@@ -1,11 +1,11 @@
-"""Runs notebooks from a clean kernel, one after the other, and writes their outputs back.
+"""Runs notebooks, each in a new kernel, one after the other, and stores their outputs in them.
 
     pip install nbclient nbformat jupyter_client
     python notebooks/run.py [--check] [NOTEBOOK ...]
 
-All notebooks of this folder and those of checks/, unless some are named. With --check nothing is written. hooklens is
-compiled once for all of them, into EVCXR_TMPDIR or the system's folder for temporary files. python.ipynb needs the
-Python package in the environment that runs this.
+Without names, it runs all notebooks in this folder and in checks/. With --check, nothing is written. hooklens is
+compiled once for all notebooks, in EVCXR_TMPDIR or in the system's temporary folder. python.ipynb needs the Python
+package in the environment that runs this script.
 """
 
 import argparse
@@ -23,7 +23,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 
 
 def tidy(cell):
-    """What would differ from run to run and says nothing: times, and how the text came in pieces."""
+    """Removes what differs from run to run: execution times, and the division of text output into pieces."""
     cell.metadata.pop("execution", None)
     whole = []
     for output in cell.get("outputs", []):
@@ -38,18 +38,18 @@ def tidy(cell):
 def run(path, write):
     notebook = nbformat.read(path, as_version=4)
     began = time.monotonic()
-    # No time limit a cell: the first one compiles hooklens.
+    # No time limit per cell: the first one compiles hooklens.
     resources = {"metadata": {"path": str(path.parent)}}
     kernel = notebook.metadata.kernelspec.name
     client = NotebookClient(notebook, timeout=None, startup_timeout=600, kernel_name=kernel, resources=resources)
     outputs = lambda: [output for cell in notebook.cells for output in cell.get("outputs", [])]
     try:
         client.execute()
-        # The kernel goes on after a panic, so that one is no error of the cell.
+        # The kernel continues after a panic, so a panic is not reported as the cell's error.
         if any("panicked at" in output.get("text", "") for output in outputs()):
             raise CellExecutionError("a panic", "panic", "a cell panicked")
     except CellExecutionError:
-        # What the kernel said of the cell: the compiler's errors, or a panic.
+        # Print what the kernel reported: the compiler's errors, or a panic.
         for output in outputs():
             if output.output_type == "error" or output.get("name") == "stderr":
                 print(output.get("text", "\n".join(output.get("traceback", []))), file=sys.stderr)
@@ -66,7 +66,7 @@ def main():
     arguments.add_argument("--check", action="store_true", help="write nothing")
     arguments.add_argument("notebooks", nargs="*", type=pathlib.Path, metavar="NOTEBOOK")
     given = arguments.parse_args()
-    # One folder for what is compiled, outside any cargo workspace. Kernels that share it must not run at the same time.
+    # One build folder, outside any cargo workspace. Kernels that share it must not run at the same time.
     os.environ.setdefault("EVCXR_TMPDIR", str(pathlib.Path(tempfile.gettempdir()) / "hooklens-notebooks"))
     pathlib.Path(os.environ["EVCXR_TMPDIR"]).mkdir(parents=True, exist_ok=True)
     failed = []

@@ -3,8 +3,8 @@
 //     npm install --prefix /tmp/axe playwright-core axe-core
 //     NODE_PATH=/tmp/axe/node_modules node scripts/check_accessibility.mjs heatmap.html lens.html attention.html
 //
-// Needs Debian's `chromium`, or another one named by CHROMIUM. Prints each violation; the exit code is 0 if there are
-// none.
+// Needs Debian's `chromium`, or the browser that the variable CHROMIUM names. Prints each violation; the exit code is 0
+// if there are none.
 import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";

@@ -1,4 +1,5 @@
-"""Compares the values of every prompt in two folders of packed files, whatever files they are in.
+"""Compares the values of every prompt in two folders of packed files. The folders may divide prompts into files
+differently.
 
     python tests/compare_dumps.py FOLDER OTHER [PROMPTS]
 """
@@ -10,7 +11,7 @@ import sys
 
 
 def rows(folder):
-    """The tokens and the values of every prompt, by its number."""
+    """Tokens and values of every prompt, by the prompt's number."""
     found = {}
     folder = pathlib.Path(folder)
     for entry in json.loads((folder / "manifest.json").read_text())["shards"]:

@@ -1,5 +1,5 @@
-"""Prints how evenly tasks were distributed: the time from the first to the last, as a multiple of the time that workers of
-speeds 1, 1 and 1/4 need if none of them ever waits.
+"""Prints how evenly tasks were distributed: the time from the start of the first task to the end of the last, as a
+multiple of the time that workers with speeds of 1, 1 and 1/4 need if none of them ever waits.
 
     python tests/uneven_report.py FOLDER SECONDS TASKS
 """

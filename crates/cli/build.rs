@@ -1,5 +1,5 @@
-//! Sets the run path of programs that are built with LibTorch to the folder where the build found its libraries, so
-//! that they don't need `LD_LIBRARY_PATH`.
+//! Sets the run path of programs that are built with LibTorch to the folder where the build found LibTorch's libraries,
+//! so that the programs don't need `LD_LIBRARY_PATH`.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -8,7 +8,7 @@ use hooklens::dump::{Dump, merge};
 
 use super::MODEL;
 
-/// The names and contents of a dump's files. Each input gets a copy, which takes less time than another dump.
+/// The names and contents of a dump's files. Each input gets a copy, which takes less time than a new dump.
 static FILES: LazyLock<Vec<(String, Vec<u8>)>> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder");
     dump().run(&*MODEL, rows(), folder.path()).expect("a dump");

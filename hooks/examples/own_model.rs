@@ -66,7 +66,7 @@ fn main() -> Result<(), HookError> {
     let (ablated, _) = points.run(rows, [ablation, read], Record::default(), |run| model.forward(x.clone(), run))?;
     println!("output {}, without the neuron {}", clean.to_data(), ablated.to_data());
 
-    // Activation patching: the first row of the recording, in a run on another input.
+    // Activation patching: a run on a different input gets the first row of the recording.
     let patch = Point::<2>::new("layers.1.hook_post").rows(0..1).replace(&recorded);
     let (patched, _) = points.run(rows, [patch], Record::default(), |run| model.forward(x.clone() * 2.0, run))?;
     println!("with the first row's layer 1 from the clean run: {}", patched.to_data());

@@ -190,8 +190,8 @@ impl Activation {
         }
     }
 
-    /// Gathers, for each row of the first axis, the given indices of `axis`, each shifted by `before`. Every row must
-    /// have the same number of indices.
+    /// For each row of the first axis, selects the entries of `axis` at that row's indices, after adding `before` to
+    /// each index. Every row must have the same number of indices.
     pub(crate) fn select_by_row(&self, axis: usize, before: usize, rows: &[Vec<usize>]) -> Activation {
         let device = self.device();
         at_any_rank!(self, |t| {
@@ -283,7 +283,7 @@ impl Activation {
         })
     }
 
-    /// The same elements in another shape.
+    /// The same elements in a different shape.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};

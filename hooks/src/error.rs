@@ -45,7 +45,7 @@ pub enum HookError {
         /// Number of blocks in the model.
         n_layers: usize,
     },
-    /// A hook has an unnamed closure, but its identity must be comparable across processes.
+    /// A hook has an unnamed closure, but the hook's identity must be comparable across processes.
     #[error(
         "{hook} has a closure, which can't be compared between processes; give it a name with `.named(\"..\")` that \
          identifies everything its result depends on"
@@ -59,7 +59,7 @@ pub enum HookError {
     NotOne {
         /// The requested selection.
         asked: String,
-        /// Number of points it names.
+        /// Number of points that the selection names.
         count: usize,
     },
     /// A pattern matches no point of this model.
@@ -75,7 +75,7 @@ pub enum HookError {
     BadPattern {
         /// The requested pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// What is wrong with the pattern.
         reason: String,
     },
     /// The point is known, but this model never computes it or this run does not reach it.
@@ -91,7 +91,7 @@ pub enum HookError {
     Conflict {
         /// The requested point.
         point: String,
-        /// The point it conflicts with.
+        /// The point of the conflicting request.
         other: String,
         /// The reason.
         reason: &'static str,
@@ -101,9 +101,9 @@ pub enum HookError {
     Rank {
         /// The point.
         point: String,
-        /// Its rank.
+        /// Rank of the point.
         rank: usize,
-        /// Its axes, for instance `[batch, pos, d_model]`.
+        /// Axes of the point, for instance `[batch, pos, d_model]`.
         axes: String,
         /// The requested rank.
         asked: usize,
@@ -113,7 +113,7 @@ pub enum HookError {
     Kind {
         /// The point.
         point: String,
-        /// The kind it holds.
+        /// The kind that the tensor holds.
         held: &'static str,
         /// The requested kind.
         asked: &'static str,
@@ -123,7 +123,7 @@ pub enum HookError {
     Shape {
         /// The point.
         point: String,
-        /// Its shape in this run.
+        /// Shape of the point's tensor in this run.
         expected: Vec<usize>,
         /// The shape the hook returned.
         given: Vec<usize>,
@@ -135,7 +135,7 @@ pub enum HookError {
     DType {
         /// The point.
         point: String,
-        /// Its element type in this run.
+        /// Element type of the point's tensor in this run.
         expected: String,
         /// The element type the hook returned.
         given: String,
@@ -153,7 +153,7 @@ pub enum HookError {
     Part {
         /// The part's name.
         part: String,
-        /// The point where it is spliced in.
+        /// The point where the part is spliced in.
         point: String,
         /// The part's error.
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -173,9 +173,9 @@ pub enum HookError {
     Slice {
         /// The point.
         point: String,
-        /// Its axes, for instance `[batch, pos, head, d_head]`.
+        /// Axes of the point, for instance `[batch, pos, head, d_head]`.
         axes: String,
-        /// Its shape in this run.
+        /// Shape of the point's tensor in this run.
         shape: Vec<usize>,
         /// The requested slice, for instance `head 12`.
         asked: String,
@@ -189,7 +189,7 @@ pub enum HookError {
     /// The differentiated scalar does not depend on any recorded activation.
     #[error("the scalar does not depend on a recorded activation; compute it from the run's output, without detaching")]
     NoGradient,
-    /// A record slices, converts or moves activations, but gradients need them whole.
+    /// A record slices, converts or moves activations, but gradients need whole, unchanged activations.
     #[error("a run with gradients records whole activations; slice, convert or move them afterwards")]
     GradientsOfParts,
     /// The model's own forward pass failed.
@@ -302,7 +302,7 @@ pub enum HookError {
     OtherModel {
         /// The model that made the recording.
         recorded: String,
-        /// The model that it was used with.
+        /// The model that the recording was used with.
         model: String,
     },
     /// A hook uses a value made by a different model, such as a steering vector.
@@ -310,7 +310,7 @@ pub enum HookError {
     MadeForOtherModel {
         /// The hook.
         hook: String,
-        /// The model it was made for.
+        /// The model that the value was made for.
         given: String,
         /// The model that runs.
         model: String,

@@ -135,8 +135,8 @@ impl<O, E: From<HookError>> GradientPass<'_, '_, '_, O, E> {
         Ok(gather(&leaves.into_inner(), &gradients))
     }
 
-    /// Runs the model with the user's hooks, followed by a leaf at each point: zeros that are added or, where the
-    /// backward pass is cut, the activation itself.
+    /// Runs the model with the user's hooks and inserts an autodiff leaf after them at each point: a leaf of zeros that
+    /// is added to the activation or, where the backward pass is cut, the activation itself as a leaf.
     fn run(
         &mut self,
         points: &[PointId],

@@ -16,8 +16,8 @@ pub struct ModelIdentity {
 }
 
 impl ModelIdentity {
-    /// Creates an identity with a label for messages and a hash of the weights. Without a hash, it is equal only to
-    /// itself.
+    /// Creates an identity with a label for messages and a hash of the weights. Without a hash, the identity
+    /// equals only itself.
     pub fn new(label: impl Into<String>, content: Option<String>) -> Self {
         Self { label: label.into(), content }
     }

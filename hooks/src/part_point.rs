@@ -21,7 +21,8 @@ pub struct PartPoint {
     pub axes: &'static [Axis],
     /// Whether the point fires only when it is requested by name.
     pub on_request: bool,
-    /// Length of its [`Axis::Feature`], 0 if it has none. Used to estimate the size of a recording before a run.
+    /// Length of the point's [`Axis::Feature`]; 0 if it has no such axis. Used to estimate the size of a recording
+    /// before a run.
     pub features: usize,
 }
 
@@ -43,7 +44,7 @@ impl PartPoint {
         Self { on_request: true, ..self }
     }
 
-    /// The catalog entry of the point, in the layer and segment of its host.
+    /// The catalog entry of the point, in the layer and segment of the point `host`, where the part is spliced in.
     pub(crate) fn at(&self, host: &PointInfo) -> PointInfo {
         let name = format!("{}.{}", host.name, self.suffix);
         PointInfo {

@@ -147,7 +147,7 @@ pub struct PointInfo {
     pub on_request: bool,
     /// The segment of the model that fires the point.
     pub segment: Segment,
-    /// Whether the positions start with those of a key-value cache, as for rotated keys.
+    /// Whether the position axis starts with the positions in the key-value cache, as for rotated keys.
     pub with_past: bool,
     /// The filler for masked positions when a tensor is lengthened.
     pub filler: Filler,

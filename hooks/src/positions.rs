@@ -36,7 +36,8 @@ pub enum Positions {
     All,
     /// One position. The axis is kept, with length one.
     At(isize),
-    /// Half-open range. An omitted bound is the start or end of the run.
+    /// Half-open range. Without a lower bound, it starts at the first position; without an upper bound, it ends after
+    /// the last.
     Range(Option<isize>, Option<isize>),
     /// These positions, in this order. Repeats are allowed.
     List(Vec<isize>),
@@ -128,7 +129,7 @@ impl Positions {
         if needed > len { Err(self.outside(None, len)) } else { Ok(()) }
     }
 
-    /// Like [`Positions::resolve`], but for an open text, positions that do not exist yet are left out.
+    /// Like [`Positions::resolve`], but if the text is `open`, positions that do not exist yet are left out.
     fn range_within(&self, len: usize, open: bool) -> Result<Range<usize>, HookError> {
         if !open {
             return self.resolve(len);
@@ -153,7 +154,7 @@ impl Positions {
         Ok(start..end.max(start))
     }
 
-    /// Like [`Positions::places`], but for an open text, positions that do not exist yet are left out.
+    /// Like [`Positions::places`], but if the text is `open`, positions that do not exist yet are left out.
     fn places_within(&self, len: usize, open: bool) -> Result<Vec<usize>, HookError> {
         let Positions::List(list) = self else { return Ok(self.range_within(len, open)?.collect()) };
         if list.is_empty() {
@@ -206,7 +207,7 @@ impl Positions {
         }
         let mut chosen = Vec::with_capacity(rows.batch);
         for row in 0..rows.batch {
-            // Columns of the tokens that the run computes, needed when positions count over the run.
+            // Columns of the tokens that the run computes, needed if positions are counted within the run.
             let own: Vec<usize> = match counting {
                 Counting::Run => {
                     (rows.offset..rows.columns()).filter(|column| rows.position(row, *column).is_some()).collect()

@@ -122,7 +122,7 @@ impl RecordedRows {
         Self { kept: Self::cut(&self.kept, 0..self.len().min(count)), keys, text_lens }
     }
 
-    /// These rows (or a single row, repeated) followed by the columns of a later recording.
+    /// These rows, followed by the columns of a later recording. A single row is repeated for each row of `after`.
     pub(crate) fn stitched(&self, after: &Self) -> Self {
         let of_row = |(row, after): (usize, &Columns)| -> Columns {
             let before = &self.kept[row.min(self.kept.len() - 1)];

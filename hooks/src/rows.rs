@@ -32,8 +32,8 @@ pub struct Rows<'m> {
     pub positions: Option<&'m [u32]>,
     /// Whether later runs may continue the text, with a growing key-value cache.
     pub open: bool,
-    /// In a sweep, where all rows are copies of one of the user's rows: the index of that row, and the number of the
-    /// user's rows.
+    /// Set in a sweep, where all rows are copies of one of the user's rows: the index of the copied row, and the number
+    /// of the user's rows.
     pub copies: Option<[usize; 2]>,
 }
 

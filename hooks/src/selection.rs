@@ -14,7 +14,7 @@ use crate::suggest::nearest;
 
 type Predicate = Arc<dyn Fn(&PointInfo) -> bool + Send + Sync>;
 
-/// A selection of hook points. Anything that names points converts into one; the default selects none.
+/// A selection of hook points. Anything that names points converts into a selection; the default one is empty.
 ///
 /// - `"blocks.0.attn.hook_q"`: a full name; layers may be negative.
 /// - `"blocks.*.hook_resid_post"`, `"blocks.[0-3].attn.hook_{q,k}"`: a glob.
@@ -86,8 +86,8 @@ impl Selection {
         self.asked.iter().map(Asked::word).collect::<Vec<_>>().join(", ")
     }
 
-    /// If the selection is a single name with the suffix `_grad`, such as `blocks.0.attn.hook_z_grad`: the point
-    /// without the suffix.
+    /// The selection without the suffix `_grad`, if it is a single name with that suffix, such as
+    /// `blocks.0.attn.hook_z_grad`.
     pub(crate) fn of_gradient(&self) -> Option<Selection> {
         match &self.asked[..] {
             [Asked::Text(text)] => text.strip_suffix("_grad").map(Selection::from),

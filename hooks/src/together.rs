@@ -51,7 +51,8 @@ impl Together {
         self.files.last_mut().map(|(_, file)| file).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Marks a file of the replaced group for removal. It is removed, if it exists, when the others are renamed.
+    /// Marks a file of the previous group for removal. If the file exists, it is removed when the new files are renamed
+    /// into place.
     pub fn remove(&mut self, path: &Path) {
         self.removed.push(path.to_path_buf());
     }
@@ -70,7 +71,7 @@ impl Together {
         if switched.is_err() {
             replaced.put_back();
         }
-        // Dropping the remaining files takes this lock.
+        // Release the lock, because dropping the remaining files takes it again.
         drop(leftovers);
         switched
     }

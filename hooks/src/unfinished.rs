@@ -93,8 +93,8 @@ impl Unfinished {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            // Its permissions follow the umask, as for any file that the user creates, but never exceed those of the
-            // file it replaces.
+            // The hidden file's permissions follow the umask, as for any file that the user creates, but never exceed
+            // the permissions of the file it replaces.
             let mode = replaced.map_or(0o666, |replaced| replaced.permissions().mode() & 0o777 | 0o600);
             builder.permissions(PermissionsExt::from_mode(mode));
         }
@@ -135,8 +135,8 @@ impl Unfinished {
         }
     }
 
-    /// Syncs the file to disk and renames it into place, replacing any existing file. Returns it, still open at the
-    /// last write position.
+    /// Syncs the file to disk and renames it into place, replacing any existing file. Returns the new file, still
+    /// open at the last write position.
     ///
     /// # Errors
     /// If the disk is full, the folder is no longer writable, or the existing file has become read-only.

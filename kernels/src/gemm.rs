@@ -18,8 +18,8 @@ use crate::panels::in_panels;
 use crate::tasks::each;
 use crate::view::{OutTile, View2};
 
-/// Number of multiply-adds below which a product stays on the calling thread; smaller under Miri, so that it covers
-/// parallel products, too.
+/// Number of multiply-adds below which a product stays on the calling thread; smaller under Miri, so that tests there
+/// also cover parallel products.
 const SERIAL: usize = if cfg!(miri) { 1 << 10 } else { 1 << 17 };
 /// Maximum number of columns of B for which a row of C stays in the first-level cache.
 const WIDE: usize = 4096;
@@ -32,12 +32,12 @@ const TASKS: usize = 4;
 
 /// One of several products with the same A.
 pub struct Product<'a> {
-    /// `[k, n]`, fastest with contiguous rows (`[k, n]` row-major) or contiguous columns (a transposed `[n, k]`
-    /// row-major matrix).
+    /// Matrix `[k, n]`. Products are fastest with contiguous rows (`[k, n]` row-major) or contiguous columns (a
+    /// transposed `[n, k]` row-major matrix).
     pub b: Matrix<'a>,
-    /// Added to every row, `[n]`.
+    /// Vector `[n]` added to every row of the result.
     pub bias: Option<&'a [f32]>,
-    /// `[m, n]`: row `i` is `c[i * ldc..i * ldc + n]`; the gaps are untouched.
+    /// Result `[m, n]`: row `i` is `c[i * ldc..i * ldc + n]`; the gaps between rows are untouched.
     pub c: &'a mut [f32],
     /// Elements from one row of `c` to the next.
     pub ldc: usize,
@@ -140,7 +140,7 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
     });
 }
 
-/// How rows of A are rounded before the product is computed in floats, if they are.
+/// How rows of A are rounded before the product is computed in floats; `None` if they are not rounded.
 fn rounds_rows(isa: Isa, rows: usize, b: &Matrix) -> Option<Rounding> {
     #[cfg(target_arch = "x86_64")]
     if b.packed().is_some_and(|b| packed::Kind::of(isa, rows, &b).is_some()) {
@@ -149,7 +149,7 @@ fn rounds_rows(isa: Isa, rows: usize, b: &Matrix) -> Option<Rounding> {
     b.rounding().filter(|rounding| !rounding.half_sums)
 }
 
-/// For many rows of A: if some products round the rows, rounds them once, rather than in every task.
+/// For many rows of A: if some products round the rows, rounds the rows once instead of in every task.
 fn of_rounded(isa: Isa, a: View2, products: Vec<Product>) {
     let mut by_rounding: Vec<(Option<Rounding>, Vec<Product>)> = Vec::new();
     for Product { b, bias, c, ldc } in products {

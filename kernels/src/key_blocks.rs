@@ -73,7 +73,7 @@ pub fn attention_over(attention: Attention, q: HeadsView, blocks: &[KeyBlock], z
     }
 
     let group = heads / kv_heads;
-    // A query block holds some queries of one batch row, or all queries of several.
+    // A query block holds some queries of one batch row, or all queries of several batch rows.
     let many = (ROWS / (group * queries)).clamp(1, batch);
     let some = if many > 1 { queries } else { (ROWS / group).clamp(1, queries) };
     let (across, along) = (batch.div_ceil(many), queries.div_ceil(some));
@@ -98,8 +98,8 @@ pub fn attention_over(attention: Attention, q: HeadsView, blocks: &[KeyBlock], z
 }
 
 /// Queries that read one key head: the queries of its group of heads, for some batch rows and tokens. Row `r` of a
-/// query block is head `r / queries % group`, token `r % queries` and batch row `r / queries / group`, each relative to
-/// the query block's first.
+/// query block is head `r / queries % group`, token `r % queries` and batch row `r / queries / group`, each counted
+/// from the first head, token or batch row of the query block.
 struct QueryBlock<'a> {
     attention: Attention<'a>,
     isa: Isa,
@@ -125,8 +125,8 @@ impl QueryBlock<'_> {
         self.group * self.queries.1
     }
 
-    /// For each block, and each run of batch rows that read the same row of it: the block, its row, its first column,
-    /// and the range of query-block rows.
+    /// One item per block and run of consecutive batch rows that read the same row of the block: the block, that row,
+    /// the block's first column, and the run's query-block rows, as start and count.
     fn runs(&self) -> impl Iterator<Item = (&KeyBlock<'_>, usize, usize, (usize, usize))> {
         let (first, count) = self.batch;
         let mut column = 0;
@@ -159,8 +159,8 @@ impl QueryBlock<'_> {
             });
             for (row, mixed) in gathered.chunks_exact(dh).enumerate() {
                 let (b, i, h) = self.place(row);
-                // SAFETY: only one token of one head of this handle is used, and each row of each query block has a
-                // different one.
+                // SAFETY: only one token of one head of this handle is used, and no other row of any query block has
+                // the same batch row, token and head.
                 let mut out = unsafe { z.alias() }.tile((b * self.all_queries + i, 1), (h * dh, dh));
                 out.row_mut(0).copy_from_slice(mixed);
             }

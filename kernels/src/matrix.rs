@@ -71,7 +71,7 @@ impl Matrix<'_> {
     /// ```
     ///
     /// # Panics
-    /// If there is no such row, `to` has another length, or the matrix is packed.
+    /// If there is no such row, `to` has a different length than the row, or the matrix is packed.
     pub fn widen_row(&self, row: usize, to: &mut [f32]) {
         assert!(row < self.rows() && to.len() == self.cols(), "no such row, or `to` has the wrong length");
         with_view!(*self, view => {
@@ -85,7 +85,7 @@ impl Matrix<'_> {
         with_view!(self, _view => None, packed => Some(*packed))
     }
 
-    /// The same matrix, for a product with some rows of the other factor, starting with row `first`.
+    /// The same matrix, for a product with only the rows of the other factor from row `first` on.
     pub(crate) fn starting_at(self, first: usize) -> Self {
         match self {
             Matrix::Packed(packed) => Matrix::Packed(packed.starting_at(first)),
@@ -93,7 +93,7 @@ impl Matrix<'_> {
         }
     }
 
-    /// How products round the other factor, if they do.
+    /// How products round the other factor; `None` if they do not round it.
     pub(crate) fn rounding(&self) -> Option<Rounding> {
         with_view!(self, _view => None, packed => packed.rounding())
     }

@@ -16,7 +16,7 @@ pub(crate) struct Shape {
     /// Maximum number of columns of C in a tile, which is the width of a packed panel.
     pub(crate) cols: usize,
     /// Maximum number of rows of A for which reading contiguous rows of B in place pays off. Reading narrow panels in
-    /// place uses few cache sets, so they need packing sooner.
+    /// place uses few cache sets, so the narrower the panels, the fewer rows of A make packing worthwhile.
     pub(crate) direct: usize,
     /// Maximum number of rows of A for which having each thread read whole rows of B pays off.
     pub(crate) whole: usize,
@@ -76,7 +76,7 @@ pub(crate) fn dot_rows(isa: Isa) -> usize {
 /// Prefetches memory `ahead` elements (any value) after the elements of B.
 ///
 /// # Panics
-/// If a slice has another length.
+/// If a slice's length is not `k`.
 pub(crate) fn dots<const M: usize, T: Element>(
     isa: Isa,
     k: usize,

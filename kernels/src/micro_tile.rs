@@ -23,7 +23,7 @@ pub(crate) struct Tile<T = f32> {
     pub(crate) ldc: usize,
     pub(crate) cols: usize,
     pub(crate) bias: *const f32,
-    /// Add to C instead of overwriting it.
+    /// Whether to add to C instead of overwriting it.
     pub(crate) accumulate: bool,
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn pack_b<T: Element>(isa: Isa, shape: Shape, b: View2<T>, out: &mut 
     }
 }
 
-/// Number of rows of B to prefetch ahead of the one being packed. Each row is short and may be in another page, and
+/// Number of rows of B to prefetch ahead of the one being packed. Each row is short and may be on a different page, and
 /// hardware prefetchers do not cross page boundaries.
 const AHEAD: usize = 6;
 

@@ -15,7 +15,7 @@ pub(crate) use std::{
     thread::yield_now,
 };
 
-/// [`std::cell::UnsafeCell`] with the methods of loom's.
+/// [`std::cell::UnsafeCell`] with the methods of loom's `UnsafeCell`.
 #[cfg(not(all(test, loom)))]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

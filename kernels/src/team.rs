@@ -225,8 +225,8 @@ struct JobGuard<'a>(&'a Team);
 impl Drop for JobGuard<'_> {
     fn drop(&mut self) {
         self.0.close();
-        // A payload is left only if the owner's own task panicked, and the caller gets that panic. Dropping this one
-        // might panic, and a panic during unwinding would abort the process.
+        // A helper's payload is left here only if the owner's own task panicked too, and then the caller gets the
+        // owner's panic. Dropping the helper's payload might panic, which would abort the process during unwinding.
         std::mem::forget(lock(&self.0.failure).take());
         self.0.taken.store(false, Ordering::Release);
     }

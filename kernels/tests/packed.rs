@@ -259,8 +259,8 @@ fn rounded_products_are_those_of_the_rounded_rows() {
     });
 }
 
-/// Packed products read whole rows of A. Views with other rows are rejected, as for every product, and never read out
-/// of bounds.
+/// Packed products read whole rows of A. Views whose rows are not contiguous are rejected, as for every product, and
+/// never read out of bounds.
 #[test]
 fn rows_that_are_not_contiguous_are_refused() {
     let bytes = [0u8; 34];
@@ -275,7 +275,7 @@ fn rows_that_are_not_contiguous_are_refused() {
             done.is_ok()
         };
         assert_eq!(product(turned, None), m == 1);
-        // Rows of another length and a bias of another length are rejected, too.
+        // Rows of a wrong length and a bias of a wrong length are rejected, too.
         assert!(!product(View2::row_major(&a, m, 31), None));
         assert!(!product(View2::row_major(&a, m, 32), Some(&[])));
         assert!(product(View2::row_major(&a, m, 32), Some(&[0.0])));

@@ -1,6 +1,6 @@
-# Starts a real Slurm of one node with `slots` processors (default: those of the machine), in the folder `work`, which is
-# created. To be sourced, as root on a machine with Debian's `slurm-wlm` and `munge`; at the end of the script, what was
-# started is stopped, and files that were replaced are restored. Exits with code 3 if Slurm does not start.
+# Starts a real Slurm with one node and `slots` processors (default: all of the machine's), in a new folder, `work`. To
+# be sourced, as root on a machine with Debian's `slurm-wlm` and `munge`. When the script ends, all that was started is
+# stopped, and replaced files are restored. Exits with code 3 if Slurm does not start.
 work="$(mktemp -d)"
 chmod 755 "$work"
 host="$(hostname -s)"
@@ -30,7 +30,7 @@ if ! munge -n >/dev/null 2>&1; then
   started+=($!)
 fi
 
-# One node. Jobs that leave with 75 are started again, at once.
+# One node. Jobs that exit with code 75 are requeued immediately.
 cat >/etc/slurm/slurm.conf <<CONF
 ClusterName=hooklens
 SlurmctldHost=$host

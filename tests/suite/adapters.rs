@@ -63,7 +63,7 @@ fn adapted_modules_of_an_encoder_decoder_are_apart() {
 fn patterns_that_do_not_match_or_parse_say_so() {
     let error = |changes| open(&changed("lora-patterns", "llama", changes)).unwrap_err().to_string();
     assert!(error(json!({"rank_pattern": {"q_proj(": 4}})).contains("invalid regular expression"));
-    assert!(error(json!({"alpha_pattern": {"q_proj": null}})).contains("null for `q_proj`, not a number"));
+    assert!(error(json!({"alpha_pattern": {"q_proj": null}})).contains("maps `q_proj` to null, which is not a number"));
     let swapped = json!({"alpha_pattern": {"proj": 1, ".*_proj": 9, "q_proj": 7}, "rank_pattern": {}});
     assert!(error(swapped).contains("lora_"));
 }

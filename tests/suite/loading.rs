@@ -358,7 +358,11 @@ fn an_adapter_for_another_base_says_so() {
         ("\"layer_replication\": null", "\"layer_replication\": [[0, 2]]", "`layer_replication`"),
         ("\"use_dora\": false", "\"use_dora\": false, \"alora_invocation_tokens\": [1]", "`alora_invocation_tokens`"),
         ("\"r\": 3", "\"r\": 3.7", "`r` is 3.7"),
-        ("\"alpha_pattern\": {}", "\"alpha_pattern\": {\"q_proj\": \"64\"}", "\"64\" for `q_proj`, not a number"),
+        (
+            "\"alpha_pattern\": {}",
+            "\"alpha_pattern\": {\"q_proj\": \"64\"}",
+            "maps `q_proj` to \"64\", which is not a number",
+        ),
         ("\"alpha_pattern\": {}", "\"alpha_pattern\": [64]", "`alpha_pattern` is [64], not an object"),
         ("\"lora_alpha\": 7", "\"lora_alpha\": 1e300", "`lora_alpha`"),
         ("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "IA3"),

@@ -205,7 +205,7 @@ impl Array {
         self.memory.address()
     }
 
-    /// The same numbers as `float32`.
+    /// The array converted to `float32`.
     fn float32(&self, py: Python<'_>) -> PyResult<Self> {
         let widened = self.activation().cast(hooklens::DType::F32);
         Self::shared(&widened).map_err(|error| raise(py, error))

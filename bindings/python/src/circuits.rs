@@ -57,8 +57,8 @@ impl EdgeScores {
         Ok(Circuit { edges: chosen.map_err(|error| raise(py, error))?.pruned() })
     }
 
-    /// The share of resamples of the examples in which each edge is among the `count` best, and the mean Jaccard index of
-    /// the resampled circuits.
+    /// For each edge, the share of resamples of the examples in which the edge is among the `count` best; and the mean
+    /// Jaccard index of the resampled circuits with the circuit of all examples.
     #[pyo3(signature = (count, resamples=200, seed=0))]
     fn stability(&self, py: Python<'_>, count: usize, resamples: usize, seed: u64) -> PyResult<(Vec<Edge>, f64)> {
         let stability = enter(py, || self.scores.stability(&Statistics::new().resamples(resamples).seed(seed), count))?;
@@ -182,8 +182,8 @@ impl PatchingTask {
         })
     }
 
-    /// Faithfulness with everything outside a circuit ablated, and the worst faithfulness with only a subset of it
-    /// ablated.
+    /// Faithfulness with all edges outside a circuit ablated, and the worst faithfulness with only a subset of these
+    /// edges ablated.
     #[pyo3(signature = (circuit, steps=5, subsets=20, ablation="patching"))]
     fn adversarial_ablation(
         &self,

@@ -61,7 +61,7 @@ impl Dictionary {
         self.dictionary.d_in()
     }
 
-    /// Name of the hook point that it reads, if the files record it.
+    /// Name of the hook point that the dictionary reads, if its files record it.
     #[getter]
     fn hook_name(&self) -> Option<String> {
         self.dictionary.metadata().reads.clone()
@@ -82,7 +82,7 @@ impl Dictionary {
         enter(py, || Array::shared(&at_rank!(x, |tensor| self.dictionary.forward(tensor))?))
     }
 
-    /// What a latent adds per unit of activation, `[d_in]`.
+    /// What a latent adds to the reconstruction per unit of activation, `[d_in]`.
     fn direction(&self, py: Python<'_>, latent: usize) -> PyResult<Array> {
         enter(py, || Array::shared(&self.dictionary.direction(latent)?.into()))
     }
@@ -121,7 +121,8 @@ impl Dictionary {
         })
     }
 
-    /// A dictionary that passes on the reconstruction alone if `error_term` is false.
+    /// A copy of the dictionary. `error_term` says whether the reconstruction error is added where the copy is spliced
+    /// into a model.
     fn with_error_term(&self, error_term: bool) -> Self {
         Self { dictionary: self.dictionary.clone().with_error_term(error_term) }
     }

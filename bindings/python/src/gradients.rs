@@ -17,7 +17,7 @@ use crate::run::{Plain, Recorded, RunOutput};
 impl Model {
     /// Runs the model, then its backward pass from the gradient of a metric. `gradient` is called with the logits,
     /// `[batch, pos, d_vocab]`, and returns the metric's gradient with respect to them, an array of the same shape.
-    /// Without it, the metric is the mean loss, which is returned too.
+    /// Without `gradient`, the metric is the mean loss, which is returned too.
     #[pyo3(signature = (input, *, mask=None, hooks=vec![], record=None, gradient=None))]
     #[allow(clippy::too_many_arguments)]
     fn run_with_gradients(

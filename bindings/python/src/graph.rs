@@ -91,7 +91,8 @@ impl AttributionGraph {
         (scores.replacement, scores.completeness)
     }
 
-    /// The largest relative difference between a row's sum and its value in the model.
+    /// The largest relative difference between a node's value in the model and the sum of its constant and the effects
+    /// on it.
     #[getter]
     fn deviation(&self) -> f32 {
         self.graph.deviation()

@@ -105,7 +105,7 @@ impl KvCache {
         self.lock()?.truncate(len).map_err(|error| raise(py, error))
     }
 
-    /// Another handle to the same content, which grows on its own.
+    /// A cache with the same content, which later grows independently of this one.
     fn copy(&self) -> PyResult<Self> {
         Ok(Self::new(self.lock()?.clone()))
     }

@@ -44,7 +44,7 @@ impl Recorded {
     }
 }
 
-/// Results of a run, without their handles in Python.
+/// Results of a run, before they become Python objects.
 pub(crate) struct Plain {
     output: Option<Array>,
     loss: Option<Array>,

@@ -69,7 +69,8 @@ impl Model {
         })
     }
 
-    /// The embedding, `[d_vocab, d_model]`; the unembedding, `[d_model, d_vocab]`, and its bias; position embeddings.
+    /// One of `W_E`, `[d_vocab, d_model]`; `W_U`, `[d_model, d_vocab]`; `b_U`, `[d_vocab]`; or `W_pos`,
+    /// `[n_ctx, d_model]`, which is `None` if positions are not learned.
     fn matrix(&self, py: Python<'_>, name: &str) -> PyResult<Option<Array>> {
         let model = self.shared();
         let found: Option<Activation> = match name {

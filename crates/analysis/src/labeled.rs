@@ -208,7 +208,7 @@ impl LabeledArray {
         Ok(Self { axes, values: self.values.sum_axis(Axis(number)) / count })
     }
 
-    /// Subtracts another array with the same axes and labels, such as the same sweep of another model.
+    /// Subtracts an array with the same axes and labels, such as the result of the same sweep on a different model.
     ///
     /// ```
     /// use hooklens::{LabeledArray, LabeledAxis};

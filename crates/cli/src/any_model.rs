@@ -233,7 +233,8 @@ pub(super) fn past_context(model: &HookedTransformer, positions: usize) {
     let n_ctx = model.config().n_ctx();
     if positions > n_ctx && model.check_length(positions).is_ok() {
         note(format!(
-            "up to {positions} positions exceed the model's context of {n_ctx}; results beyond it may be unreliable"
+            "this run has up to {positions} positions, but the model's context is {n_ctx}; results beyond it may be \
+             unreliable"
         ));
     }
 }

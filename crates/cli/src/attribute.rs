@@ -35,8 +35,8 @@ pub(super) struct AttributeArgs {
     pub(super) dtype: DtypeArg,
     #[command(flatten)]
     pub(super) process: ProcessArg,
-    /// What to attribute to: the logit directly (by layer, head or neuron), or the edges between components that write
-    /// to the residual stream and components that read from it
+    /// What to score: layers, heads or neurons by their direct contribution to the logit; or edges between components
+    /// that write to the residual stream and components that read from it
     #[arg(long, value_enum, default_value = "heads")]
     pub(super) to: ToArg,
     /// The prompt that the answer follows (not for edges)
@@ -284,7 +284,7 @@ fn report(scores: &EdgeScores, metric: &str, integrated: Option<usize>, top: usi
     .report(to.out.as_ref(), to.json)
 }
 
-/// Where a value with these labels is.
+/// Index of the value with these labels on the two axes; `None` if there is no such value.
 fn place_of(array: &LabeledArray, labels: [&String; 2]) -> Option<[usize; 2]> {
     let at = |axis: usize| array.axes().get(axis)?.labels.iter().position(|label| label == labels[axis]);
     Some([at(0)?, at(1)?])

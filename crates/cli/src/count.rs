@@ -14,7 +14,7 @@ pub(super) fn parse(text: &str) -> Result<usize, String> {
         },
     };
     let number = number.parse::<f64>().map_err(|_| wrong())? * scale;
-    // f64 has no other integers beyond.
+    // Above 2^53, f64 cannot represent every integer.
     let whole = number.fract() == 0.0 && (0.0..=(1u64 << 53) as f64).contains(&number);
     if whole { Ok(number as usize) } else { Err(wrong()) }
 }

@@ -10,9 +10,10 @@ use hooklens_loading::weight_files::WeightFiles;
 use hooklens_model::error::Error;
 use hooklens_model::tokens::read_json;
 
-/// Maximum number of directions in a file, and of elements in all of them. Compressed, they may be a thousand times
-/// smaller.
+/// Maximum number of directions in a file.
 const MOST_DIRECTIONS: usize = 1 << 17;
+/// Maximum number of elements of all directions in a file. The size of the file is no limit, because the file may be
+/// compressed a thousandfold.
 const MOST_NUMBERS: usize = 1 << 25;
 
 /// Reads vectors from a .safetensors, .npz or .pt file, or a .json array, with the names of their tensors. Each row of

@@ -159,8 +159,9 @@ impl Found {
         if threads < cores {
             advice.push(format!("only {threads} of {cores} cores are used, because of RAYON_NUM_THREADS"));
         } else if threads > cores {
-            advice
-                .push(format!("{threads} threads share {cores} cores, which is slower, because of RAYON_NUM_THREADS"));
+            advice.push(format!(
+                "RAYON_NUM_THREADS sets {threads} threads for {cores} cores, which is slower than one thread per core"
+            ));
         }
         advice.extend(self.variables.iter().cloned());
         if self.instructions == "portable" && cfg!(target_arch = "x86_64") {
@@ -282,7 +283,7 @@ mod tests {
         let advice = |found: Found, card: bool| found.advice(card).join("\n");
         assert!(!advice(found(8, None), false).contains("cores"));
         assert!(advice(found(2, None), false).contains("2 of 8 cores"));
-        assert!(advice(found(9, None), false).contains("9 threads share 8 cores"));
+        assert!(advice(found(9, None), false).contains("sets 9 threads for 8 cores"));
         let wrong = variables(|name| Some(if name == "HOOKLENS_DEVICE" { "flux" } else { "many" }.into())).join("\n");
         assert!(wrong.contains("`many`") && wrong.contains("flux"), "{wrong}");
         assert!(variables(|name| Some(if name == "HOOKLENS_DEVICE" { "cpu" } else { "2" }.into())).is_empty());

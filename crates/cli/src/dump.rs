@@ -430,9 +430,10 @@ fn folder_for(args: &DumpArgs, shard: Option<Shard>) -> Result<PathBuf, Failure>
     Ok(path)
 }
 
-/// Default number of prompts of a batch. On the CPU, a batch of a stream has at most about 1,024 tokens anyway, and
-/// batches of a few short prompts would take longer.
+/// Default number of prompts per batch.
 const BATCH: usize = 8;
+/// Default number of prompts per batch when dumping prompts from files on the CPU. These batches are divided further,
+/// into batches of about 1,024 tokens. Smaller batches of short prompts would take longer.
 const BATCH_ON_CPU: usize = 32;
 
 impl DumpArgs {
@@ -556,8 +557,9 @@ fn streamed<'m, M: DumpModel>(
     printed.map(Some)
 }
 
-/// Number of places in a corpus from which an estimate takes samples, and the minimum number of pieces for sampling.
+/// Number of places in a corpus from which an estimate takes samples.
 const PLACES: usize = 8;
+/// Minimum number of pieces of a corpus for sampling.
 const SPARSE: usize = 256;
 
 /// Dumps a few batches from all over the corpus to a temporary folder, and prints what the whole dump would take.
@@ -573,7 +575,7 @@ fn sampled<M: DumpModel>(
     for number in 0..=PLACES {
         let mut piece = pieces.start + pieces.len() * number.saturating_sub(1) / PLACES;
         let mut rows: Vec<Vec<u32>> = Vec::new();
-        // Whole pieces, because their rows are counted.
+        // Read whole pieces, because the estimate needs the number of rows per piece.
         while rows.len() < size && piece < pieces.end {
             let own = source.open(piece)?.filter(|row| row.is_ok() || args.on_error == OnError::Stop);
             rows.extend(own.map(|row| row.map(|row| row.tokens)).collect::<Result<Vec<_>, _>>()?);

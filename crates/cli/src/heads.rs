@@ -185,7 +185,7 @@ fn intervals(each: &LabeledArray) -> Result<[LabeledArray; 3], Failure> {
     Ok(found.map(|values| labeled::matching(axes.to_vec(), values)))
 }
 
-/// [`detected`] over all prompts, and over each, with a last axis `prompt`.
+/// The scores of [`detected`]: their mean over all prompts, and the scores for each prompt, with a last axis `prompt`.
 fn by_prompt(
     model: &HookedTransformer,
     rows: Vec<Vec<u32>>,

@@ -100,7 +100,8 @@ fn check_place(out: &Path, names: Names) -> io::Result<()> {
         Ok(real) => {
             hooklens_hooks::check_output(out)?;
             match real.parent() {
-                // Files are replaced, which takes permission to write to their folder. Pipes and devices are not.
+                // Files are replaced, which requires permission to write to their folder. Pipes and devices are not
+                // replaced.
                 Some(folder) if real.is_file() => folder.to_path_buf(),
                 _ => return Ok(()),
             }
@@ -114,8 +115,8 @@ fn check_place(out: &Path, names: Names) -> io::Result<()> {
             folder.to_path_buf()
         }
     };
-    // This file has no name (on most file systems), so that a killed process leaves nothing behind. The error's text
-    // has a path that means nothing to users.
+    // Tests whether files can be created in the folder. The test file has no name (on most file systems), so that a
+    // killed process leaves nothing behind. The text of an error is dropped, because its path means nothing to users.
     tempfile::tempfile_in(folder).map_err(|error| error.kind())?;
     Ok(())
 }
@@ -151,7 +152,7 @@ where
             }
         }
         if as_json {
-            // The name of the file would not be JSON.
+            // The name of the file is not printed, because the output would not be valid JSON.
             return Ok(print_json(&json)?);
         }
         (self.text)(&mut stdout())?;

@@ -4,12 +4,12 @@ use std::panic::{PanicHookInfo, set_hook, take_hook};
 
 use super::terminal::say;
 
-/// Parts of the messages of such panics: of zlib-rs, if a stream can't be created, and of the standard library, when a
-/// thread starts.
+/// Parts of panic messages that mean that the system has no more memory. They come from zlib-rs, if it can't create a
+/// stream, and from the standard library, if it can't start a thread.
 const MESSAGES: [&str; 3] = ["left: MemError", "failed to allocate an alternative stack", "failed to spawn thread"];
 
-/// Makes such panics end the program like a failed allocation. Printing a backtrace would take memory as well, and the
-/// standard library waits forever if there is none.
+/// Makes panics with these messages end the program like a failed allocation. Printing a backtrace would take memory as
+/// well, and if no memory is left, the standard library would wait forever.
 pub(super) fn end_instead_of_panicking() {
     let print = take_hook();
     set_hook(Box::new(move |panic| {

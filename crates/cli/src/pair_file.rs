@@ -127,7 +127,7 @@ pub(super) fn ioi_lines(count: u32) -> Result<Vec<Line>, Failure> {
 
 /// Maximum length of a line in bytes. Bounds memory on input without newlines.
 const LONGEST_LINE: u64 = 4 << 20;
-/// Maximum length of a stream in bytes. It is kept in memory, and may never end.
+/// Maximum length of a stream in bytes. A stream is kept in memory, and may never end.
 const LONGEST_STREAM: u64 = 64 << 20;
 
 /// A file of pairs in JSON Lines. It is read as often as needed, one line at a time.
@@ -136,7 +136,7 @@ pub(super) struct PairFile {
     path: Arc<Path>,
     /// Contents of a stream, which can be read only once.
     stream: OnceLock<Vec<u8>>,
-    /// What [`PairFile::count_and_hash`] found.
+    /// Result of [`PairFile::count_and_hash`].
     counted: OnceLock<(usize, u128)>,
 }
 
@@ -229,7 +229,7 @@ struct Lines<'f> {
     reader: Box<dyn BufRead + 'f>,
     /// The last line read.
     line: Vec<u8>,
-    /// Its number, counted from one.
+    /// Number of the last line read, counted from one.
     number: usize,
 }
 

@@ -46,8 +46,8 @@ pub(super) struct PatchArgs {
     /// Ablate activations in the clean runs instead of patching
     #[arg(long, value_enum)]
     pub(super) ablate: Option<AblateArg>,
-    /// Take patches from the prompts of other pairs, chosen at random with this seed, as a null: it shows effects that
-    /// do not depend on the pair
+    /// Take patches from the prompts of other pairs, chosen at random with this seed, to see which effects do not
+    /// depend on the pair
     #[arg(long, value_name = "SEED", conflicts_with_all = ["ablate", "shard"])]
     pub(super) shuffled: Option<u64>,
     /// Estimate effects by attribution patching: two forward passes and one backward pass per prompt

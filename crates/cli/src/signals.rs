@@ -29,10 +29,10 @@ pub(super) fn end_if_interrupted() {
     }
 }
 
-/// Whether a `SIGTERM` should exit with code 75, for commands that write nothing before they end.
+/// Whether a `SIGTERM` should end the program with exit code 75, for commands that write nothing before they end.
 static AGAIN: AtomicBool = AtomicBool::new(false);
 
-/// Makes `SIGTERM` exit with code 75, on which schedulers restart the job.
+/// Makes `SIGTERM` end the program with exit code 75, on which schedulers restart the job.
 pub(super) fn begin_again() {
     AGAIN.store(true, std::sync::atomic::Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! What determines the token ids of a corpus, so that other settings are noticed when a run is continued.
+//! What determines the token ids of a corpus, so that changed settings are noticed when a run is resumed.
 
 use serde_json::{Map, Value, json};
 

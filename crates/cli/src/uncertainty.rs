@@ -10,7 +10,7 @@ use hooklens_analysis::statistics::{EffectStatistics, Statistics};
 use hooklens_io::csv_text::{CsvLabels, CsvTable};
 use hooklens_model::error::Error;
 
-/// Statistics over `count` examples; `None` for one, which says nothing about others.
+/// Statistics over `count` examples; `None` for a single example, which does not show how results vary.
 pub(super) fn over(
     count: usize,
     statistics: impl FnOnce(&Statistics) -> Result<EffectStatistics, StatisticsError>,

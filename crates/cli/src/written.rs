@@ -31,7 +31,7 @@ impl WrittenArg {
         }
     }
 
-    /// The options as a setting, by which shards are matched.
+    /// The options as a setting, which must be the same in all shards.
     pub(super) fn described(&self) -> Option<String> {
         let text = self.decoder_prompt.as_ref().map(|text| format!("{text:?} written"));
         text.or_else(|| self.decoder_tokens.as_ref().map(|rows| format!("{:?} written", rows.0)))

@@ -26,8 +26,8 @@ const STEPS: [Step; 3] = [
     Step { name: "fold_value_biases", differs: biased_otherwise },
 ];
 
-/// Centering removes the mean from the residual stream and from everything added to it. Norm layers remove the mean
-/// anyway, so activations after a norm layer do not change.
+/// Whether centering makes activations at a point differ. It removes the mean from the residual stream and from
+/// everything added to it. Norm layers remove the mean anyway, so activations after a norm layer do not change.
 fn centered_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
     let Ok(id) = model.catalog().find(point) else { return false };
     let info = model.catalog().info(id);
@@ -39,8 +39,8 @@ fn centered_otherwise(model: &HookedTransformer, point: &str, done: bool) -> boo
     of_stream && is_centered(model).is_some_and(|centered| centered != done)
 }
 
-/// Whether a point is the output of the norm layer on the embedding, before anything centered is added. The mean there
-/// is determined by the norm layer's weights.
+/// Whether a point shows the output of the norm layer on the embedding, before anything centered is added. There, the
+/// norm layer's weights determine the mean, so centering does not change it.
 fn is_normalized_embedding(model: &HookedTransformer, point: &str) -> bool {
     let config = model.config();
     let first = match point.strip_prefix("blocks.0.") {
@@ -53,8 +53,9 @@ fn is_normalized_embedding(model: &HookedTransformer, point: &str) -> bool {
     config.post_embedding_norm() && first
 }
 
-/// Folding moves a norm layer's weights into the layers that read its output. (In TransformerLens, the hook on an RMS
-/// norm's output comes before multiplication by its weight, and weights are not folded into experts.)
+/// Whether folding norms makes activations at a point differ. Folding moves a norm layer's weights into the layers that
+/// read its output. (In TransformerLens, the hook on an RMS norm's output comes before multiplication by the norm's
+/// weight, and weights are not folded into experts.)
 fn folded_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
     let Some((norm, shown)) = read_norm(model, point) else { return false };
     if shown == Shown::ByNorm && !norm.centers() {
@@ -66,7 +67,8 @@ fn folded_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool 
     }
 }
 
-/// Folding value biases removes a constant from values and from their sums over positions.
+/// Whether folding value biases makes activations at a point differ. It removes a constant from values and from their
+/// sums over positions.
 fn biased_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
     // Mixers other than attention keep their value biases.
     if ![".attn.hook_v", ".attn.hook_z", ".attn.hook_result"].iter().any(|end| point.ends_with(end)) {

@@ -225,8 +225,8 @@ impl Dictionary {
         Ok(self)
     }
 
-    /// Sets the normalization of inputs. Some files omit the factor of [`Normalization::Scale`]: `sqrt(d_in)` divided by
-    /// the mean norm of the activations that the dictionary was trained on.
+    /// Sets the normalization of inputs. Needed for files that omit the factor of [`Normalization::Scale`], which is
+    /// `sqrt(d_in)` divided by the mean norm of the activations that the dictionary was trained on.
     #[must_use]
     pub fn with_normalization(mut self, normalization: Normalization) -> Self {
         self.normalization = normalization;
@@ -250,7 +250,7 @@ impl Dictionary {
     /// Replaces the metadata, for example to use the dictionary at another point.
     #[must_use]
     pub fn with_metadata(mut self, metadata: Metadata) -> Self {
-        // The files specify whether heads are flattened only for the original point.
+        // What the files say about flattening heads applies only to the original point.
         if (&metadata.reads, metadata.head) != (&self.metadata.reads, self.metadata.head) {
             self.by_heads = metadata.reads_all_heads();
         }
@@ -646,7 +646,8 @@ impl Dictionary {
         if dtype == DType::F32
             && let Some(combined) = cpu::combine(&acts, &decoder, bias.as_ref())
         {
-            // The decoder was not checked when it was read. Check it only now that its rows made an output non-finite.
+            // The decoder was not checked for non-finite values when it was read. It is checked only if an output is
+            // not finite although all activations are.
             let rows = |of: &Tensor<2>| 0..of.dims()[0];
             if cpu::not_finite(&combined, rows(&combined)).is_some() && cpu::not_finite(&acts, rows(&acts)).is_none() {
                 self.decoder.check(&decoder, rows(&decoder))?;

@@ -155,7 +155,7 @@ fn names_columns(record: &csv::StringRecord, columns: &[&str]) -> bool {
     record.len() > columns.len() && record.iter().zip(columns).all(named)
 }
 
-/// A file that is read up to a limit, which each row renews.
+/// A file with a limit on the number of bytes read per row.
 struct RowByRow {
     file: File,
     left: usize,

@@ -23,9 +23,9 @@ use hooklens_model::model::Hashed;
 
 /// The version of SAELens whose format is written.
 const VERSION: &str = "6.54.12";
-/// Description of a set of transcoders.
+/// Name of the file that describes a set of transcoders.
 const SET: &str = "config.yaml";
-/// Files of a single dictionary.
+/// Names of the files of a single dictionary.
 const SINGLE: [&str; 3] = ["cfg.json", "sae_weights.safetensors", "labels.json"];
 /// Key of a hash that is stored both in weight files and in their description, to detect a folder that mixes files of
 /// two dictionaries.
@@ -303,7 +303,8 @@ fn remove_set(folder: &Path, layers: usize, kept: &[&str], files: &mut Together)
     Labels::remove_from(folder, layers, files);
 }
 
-/// Files of dictionaries and transcoders: commands write them together with other files, and compare them by hash.
+/// Methods for commands that write the files of dictionaries and transcoders together with other files, or compare
+/// dictionaries by hash.
 pub trait DictionaryFiles {
     /// Adds the files to a set of files for the same folder, the description last.
     ///

@@ -24,7 +24,7 @@ impl CsvTable {
     pub fn new<'c>(columns: impl IntoIterator<Item = &'c str>, labels: CsvLabels) -> Self {
         let quotes = match labels {
             CsvLabels::Exact => QuoteStyle::Necessary,
-            // In locales that use another separator, part of an unquoted label could become a separate cell.
+            // In locales that use a different separator, part of an unquoted label could become a separate cell.
             CsvLabels::SpreadsheetSafe => QuoteStyle::NonNumeric,
         };
         let writer = WriterBuilder::new().flexible(true).quote_style(quotes).from_writer(Vec::new());

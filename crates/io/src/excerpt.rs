@@ -29,7 +29,7 @@ fn cut(value: impl Display, left: usize) -> String {
     text.text
 }
 
-/// A text that takes a limited number of characters.
+/// A text of limited length. Writing more characters than `left` is an error.
 struct Cut {
     text: String,
     left: usize,

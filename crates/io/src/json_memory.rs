@@ -2,15 +2,15 @@
 
 /// Size of a value in a list.
 pub(crate) const VALUE: usize = 72;
-/// What the first value of a list allocates: room for four.
+/// Size of what the first value of a list allocates: room for four values.
 pub(crate) const LIST: usize = 4 * VALUE;
-/// What the first field of an object allocates: room for four, and a hash table.
+/// Size of what the first field of an object allocates: room for four fields, and a hash table.
 pub(crate) const OBJECT: usize = 500;
-/// Size of a further field, and its name's allocation.
+/// Size of each further field, with the allocation for its name.
 pub(crate) const FIELD: usize = 140;
 /// Size of a number in a list of numbers.
 const NUMBER: usize = 8;
-/// Size of a string in a list of strings, and its allocation.
+/// Size of a string in a list of strings, with the overhead of its allocation.
 const TEXT: usize = 56;
 
 /// An upper bound on the memory of a JSON text's parsed values in bytes, including the contents of strings.
@@ -38,7 +38,7 @@ pub fn estimate_lists(text: &[u8]) -> usize {
     size
 }
 
-/// Calls `count` on each byte outside of strings, and on their quotes.
+/// Calls `count` on each byte outside of strings, and on the quotes of strings.
 fn each_sign(text: &[u8], mut count: impl FnMut(u8)) {
     let (mut quoted, mut escaped) = (false, false);
     for byte in text {

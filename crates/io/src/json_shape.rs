@@ -1,4 +1,4 @@
-//! Types that check the shape of JSON and keep nothing, for files that are checked before they are parsed.
+//! Types that check the shape of JSON without storing any of it, for files that are checked before they are parsed.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -99,7 +99,7 @@ impl Counter<'_> {
         Ok(())
     }
 
-    /// A counter for a value inside this one.
+    /// A counter for a value inside this counter's value, with the same limit.
     fn within(&mut self) -> Counter<'_> {
         Counter { size: self.size, most: self.most }
     }

@@ -28,7 +28,7 @@ pub fn read_tensors(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Fails if a safetensors header is longer than any model's, given the start of its file and the file's length.
+/// Fails if a safetensors header is longer than [`LONGEST_HEADER`], given the start of its file and the file's length.
 pub fn check_header(start: &[u8], file: u64) -> Result<()> {
     let len = start.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     // The parser rejects a header that is longer than its file.
@@ -42,7 +42,7 @@ pub fn check_header(start: &[u8], file: u64) -> Result<()> {
 pub fn open(path: &Path) -> Result<File> {
     check(path)?;
     let file = File::open(path)?;
-    // The name may refer to another file by now.
+    // The name may refer to a different file by now.
     checked(&file.metadata()?)?;
     Ok(file)
 }
@@ -119,7 +119,7 @@ mod tests {
         assert!(check_header(&start(LONGEST_HEADER), u64::MAX).is_ok());
         let message = check_header(&start(LONGEST_HEADER + 1), LONGEST_HEADER + 9).unwrap_err().to_string();
         assert!(message.starts_with("its header is 12582913 bytes long"), "{message}");
-        // The parser reports what is wrong with these.
+        // These invalid headers pass, because the parser reports what is wrong with them.
         assert!(check_header(&start(u64::MAX), 100).is_ok() && check_header(b"", 0).is_ok());
     }
 }

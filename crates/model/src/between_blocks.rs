@@ -4,8 +4,9 @@ use std::sync::OnceLock;
 
 static CALLBACK: OnceLock<fn()> = OnceLock::new();
 
-/// Sets a function that every run calls before each token mixer and each MLP, on the thread of the run. It may panic to
-/// end the run, whose caches are then restored. Only the first function is kept.
+/// Sets a function that every run calls before each token mixer and each MLP, on the thread of the run. The
+/// function may panic to end the run; the run's key-value caches are then restored. Only the first function that is set
+/// is kept.
 pub fn call_between_blocks(callback: fn()) {
     let _ = CALLBACK.set(callback);
 }

@@ -195,7 +195,7 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     attn_scores "attn.hook_attn_scores" 4;
-    /// Attention pattern: each row sums to one, `[batch, head, query, key]`.
+    /// Attention pattern, `[batch, head, query, key]`. Each row sums to one, or to less than one with attention sinks.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -272,7 +272,8 @@ layer_points! {
     mlp_ln_scale "mlp.ln.hook_scale" 3;
     /// Normalized neurons of a `solu_ln` MLP, `[batch, pos, d_mlp]`.
     mlp_ln_normalized "mlp.ln.hook_normalized" 3;
-    /// Router probabilities of the experts, `[batch * pos, expert]`: a softmax over experts, or a sigmoid for each.
+    /// Router weights of the experts, `[batch * pos, expert]`: a softmax over the experts, a sigmoid for each expert,
+    /// or the raw scores (SparseMixer).
     expert_weights "mlp.hook_expert_weights" 2;
     /// Router weights of the attention experts (JetMoE), `[batch, pos, expert]`. The outputs of an expert's heads are
     /// multiplied by the expert's weight.

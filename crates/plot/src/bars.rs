@@ -85,7 +85,7 @@ impl Bars {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Bars`] for an array with another number of axes; otherwise, same as [`Bars::new`].
+    /// [`PlotError::Bars`] for an array without exactly one axis; otherwise, same as [`Bars::new`].
     pub fn of(array: &LabeledArray) -> Result<Self, PlotError> {
         let [axis] = array.axes() else {
             return Err(PlotError::Bars { axes: array.axes().iter().map(|axis| axis.name.clone()).collect() });

@@ -17,10 +17,13 @@ use hooklens_analysis::patching::Receiver;
 /// Largest number of edges.
 const MOST: usize = 1000;
 
-/// Height of a box; below, the distance between rows, the gap between boxes, and the margin, all in units.
+/// Height of a box, in units.
 const BOX: f64 = 20.0;
+/// Distance between rows, in units.
 const ROW: f64 = 62.0;
+/// Gap between boxes, in units.
 const GAP: f64 = 14.0;
+/// Margin, in units.
 const MARGIN: f64 = 20.0;
 
 /// Widest line, in units.

@@ -23,8 +23,9 @@ type Stops = [[u8; 3]; 9];
 /// A color scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Scale {
-    /// Values at the two ends.
+    /// Value at the lower end.
     least: f64,
+    /// Value at the upper end.
     most: f64,
     map: Colormap,
 }
@@ -117,7 +118,7 @@ impl Scale {
         Self { least: 0.0, most, map: Colormap::Blues }
     }
 
-    /// The scale with other values at its ends.
+    /// The scale with these values at its ends.
     pub(super) fn between(self, (least, most): (f64, f64)) -> Self {
         let map = if least >= 0.0 && self.map == Colormap::RdBu { Colormap::Blues } else { self.map };
         let map = if least < 0.0 && most > 0.0 { Colormap::RdBu } else { map };

@@ -21,7 +21,7 @@ pub(super) struct ColorBar<'a> {
     pub(super) scale: Scale,
     /// Name of the quantity, with its unit.
     pub(super) name: &'a str,
-    /// Whether there are values below and above the ends of the scale.
+    /// Whether there are values below the lower end of the scale, and above its upper end.
     pub(super) beyond: [bool; 2],
     /// Whether any values are NaN.
     pub(super) none: bool,

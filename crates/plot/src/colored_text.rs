@@ -149,7 +149,7 @@ impl ColoredText {
     /// Saves the page to an `.html` file atomically.
     ///
     /// # Errors
-    /// [`PlotError::Kind`] for another extension; [`PlotError::TooLarge`] for a page of more than 16 MB;
+    /// [`PlotError::Kind`] for any other extension; [`PlotError::TooLarge`] for a page of more than 16 MB;
     /// [`PlotError::Write`] if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
         page::save(path.as_ref(), || self.to_page())

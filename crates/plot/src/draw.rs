@@ -39,7 +39,7 @@ fn dots(
     Ok(dots)
 }
 
-/// Renders a picture that is drawn at [`FINE`] times its size as SVG, scaled down to its size.
+/// Renders a picture as SVG. The picture is drawn at [`FINE`] times its size, and the SVG is scaled down to its size.
 pub(super) fn fine_svg(
     (width, height): (u32, u32),
     draw: impl FnOnce(DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), PlotError>,
@@ -50,11 +50,11 @@ pub(super) fn fine_svg(
     Ok(svg.replacen(&size(drawn), &size((width, height)), 1))
 }
 
-/// Renders a picture that is drawn at [`FINE`] times its size as PNG, with `scale` pixels per unit: 1, 2 or 4. Each
-/// pixel is the average of the dots that it covers.
+/// Renders a picture as PNG, with `scale` pixels per unit: 1, 2 or 4. The picture is drawn at [`FINE`] times its size,
+/// and each pixel is the average of the dots that it covers.
 ///
 /// # Errors
-/// [`PlotError::Scale`] for another scale.
+/// [`PlotError::Scale`] for any other scale.
 pub(super) fn fine_png(
     (width, height): (u32, u32),
     scale: u32,

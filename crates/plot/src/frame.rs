@@ -240,8 +240,8 @@ macro_rules! framed {
             /// Saves the picture to a file atomically, as SVG, PNG or HTML depending on the file's extension.
             ///
             /// # Errors
-            /// [`PlotError::Kind`] for another extension; [`PlotError::Draw`] if drawing fails; [`PlotError::Write`] if
-            /// the file cannot be written.
+            /// [`PlotError::Kind`] for any other extension; [`PlotError::Draw`] if drawing fails; [`PlotError::Write`]
+            /// if the file cannot be written.
             pub fn save(&self, path: impl AsRef<std::path::Path>) -> Result<(), PlotError> {
                 use $crate::picture::Picture as _;
                 let page = || Ok($crate::page::of_picture(&self.title, &self.to_svg()?));

@@ -84,7 +84,7 @@ impl<'a> Heatmap<'a> {
     /// Creates a heatmap of an array with two to four axes.
     ///
     /// # Errors
-    /// [`PlotError::Axes`] for another number of axes; [`PlotError::Nothing`] for an empty array;
+    /// [`PlotError::Axes`] for any other number of axes; [`PlotError::Nothing`] for an empty array;
     /// [`PlotError::TooMany`] for more than 250,000 values.
     pub fn of(array: &'a LabeledArray) -> Result<Self, PlotError> {
         let names = || array.axes().iter().map(|axis| axis.name.clone()).collect();
@@ -109,7 +109,7 @@ impl<'a> Heatmap<'a> {
         self
     }
 
-    /// Sets what the values are, with their unit, such as `effect (logits)`. It is written beside the color bar.
+    /// Sets the name of the values, with their unit, such as `effect (logits)`. It is written beside the color bar.
     #[must_use]
     pub fn value(mut self, name: impl Into<String>) -> Self {
         self.value = name.into();
@@ -160,7 +160,7 @@ impl<'a> Heatmap<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Intervals`] if the bounds have another shape than the values.
+    /// [`PlotError::Intervals`] if the bounds have a different shape than the values.
     pub fn intervals(mut self, low: &LabeledArray, high: &LabeledArray) -> Result<Self, PlotError> {
         let expected = self.array.values().shape();
         for given in [low.values().shape(), high.values().shape()] {
@@ -175,7 +175,7 @@ impl<'a> Heatmap<'a> {
     /// Saves the picture to a file atomically, as SVG, PNG or HTML depending on the file's extension.
     ///
     /// # Errors
-    /// [`PlotError::Kind`] for another extension; [`PlotError::Draw`] if drawing fails; [`PlotError::Write`] if the
+    /// [`PlotError::Kind`] for any other extension; [`PlotError::Draw`] if drawing fails; [`PlotError::Write`] if the
     /// file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
         let page = || Ok(page::of_picture(&self.title, &self.to_svg()?));

@@ -247,7 +247,7 @@ impl LensTable {
     /// Saves the table to a file atomically, as SVG, PNG or HTML depending on the file's extension.
     ///
     /// # Errors
-    /// [`PlotError::Kind`] for another extension; [`PlotError::Draw`] if drawing fails; [`PlotError::TooLarge`] for a
+    /// [`PlotError::Kind`] for any other extension; [`PlotError::Draw`] if drawing fails; [`PlotError::TooLarge`] for a
     /// page of more than 16 MB; [`PlotError::Write`] if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
         draw::save(path.as_ref(), || self.to_svg(), || self.to_png(2), || self.to_page())

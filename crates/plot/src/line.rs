@@ -31,8 +31,8 @@ impl Line {
         Self { name: name.into(), points: points.collect() }
     }
 
-    /// A line through `(x, y)` with a band from `low` to `high`, given as `(x, y, low, high)`, such as a mean and its
-    /// error, or a median and quartiles.
+    /// A line through `(x, y)` points with a band from `low` to `high` around it, such as a mean and its error, or a
+    /// median and quartiles. Points are given as `(x, y, low, high)`.
     pub fn banded(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64, f64, f64)>) -> Self {
         let band = |low: f64, high: f64| (low.is_finite() && high.is_finite()).then(|| (low.min(high), low.max(high)));
         let points = points.into_iter().map(|(x, y, low, high)| LinePoint { x, y, band: band(low, high) });

@@ -80,7 +80,7 @@ impl LinePlot {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Lines`] for an array with another number of axes; otherwise, same as [`LinePlot::new`].
+    /// [`PlotError::Lines`] for an array without axes or with more than two; otherwise, same as [`LinePlot::new`].
     pub fn of(array: &LabeledArray) -> Result<Self, PlotError> {
         let axes = array.axes();
         let ([axis] | [_, axis]) = axes else {
@@ -116,7 +116,8 @@ impl LinePlot {
     }
 
     /// Sets bands around the lines, such as the intervals of
-    /// [`Statistics`](hooklens_analysis::statistics::Statistics): the bounds of each value, in the order of the points.
+    /// [`Statistics`](hooklens_analysis::statistics::Statistics). `low` and `high` are the bounds of each value, in the
+    /// order of the points.
     ///
     /// ```
     /// use hooklens::plot::{LinePlot, Picture};
@@ -129,7 +130,7 @@ impl LinePlot {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Intervals`] if there are not as many bounds as points.
+    /// [`PlotError::Intervals`] if the number of bounds differs from the number of points.
     pub fn intervals(mut self, low: &LabeledArray, high: &LabeledArray) -> Result<Self, PlotError> {
         let points: usize = self.lines.iter().map(|line| line.points.len()).sum();
         for given in [low.values().shape(), high.values().shape()] {

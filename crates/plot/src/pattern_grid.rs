@@ -123,7 +123,7 @@ impl<'a> PatternGrid<'a> {
     /// Saves the picture to a file atomically, as SVG, PNG or HTML depending on the file's extension.
     ///
     /// # Errors
-    /// [`PlotError::Kind`] for another extension; [`PlotError::Draw`] if drawing fails; [`PlotError::Write`] if the
+    /// [`PlotError::Kind`] for any other extension; [`PlotError::Draw`] if drawing fails; [`PlotError::Write`] if the
     /// file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
         let page = || Ok(page::of_picture(&self.title, &self.to_svg()?));

@@ -22,6 +22,6 @@ pub trait Picture {
     /// The picture as PNG with `scale` pixels per unit of the SVG: 1, 2 (as `save` writes it) or 4.
     ///
     /// # Errors
-    /// [`PlotError::Scale`] for another scale; otherwise, same as [`Picture::to_svg`].
+    /// [`PlotError::Scale`] for any other scale; otherwise, same as [`Picture::to_svg`].
     fn to_png(&self, scale: u32) -> Result<Vec<u8>, PlotError>;
 }

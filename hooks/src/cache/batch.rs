@@ -8,8 +8,8 @@ use crate::error::HookError;
 use crate::point::Axis;
 
 impl ActivationCache {
-    /// Selects the given batch rows of the recording. Points without a batch axis, such as those inside individual
-    /// experts, are left out.
+    /// Selects the given batch rows of the recording. Points without a batch axis, such as the points
+    /// inside individual experts, are left out.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

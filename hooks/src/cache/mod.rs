@@ -102,8 +102,8 @@ impl ActivationCache {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::NotRecorded`] with the nearest recorded names, [`HookError::Rank`] if the point has another rank,
-    /// or an error from resolving the name.
+    /// [`HookError::NotRecorded`] with the nearest recorded names, [`HookError::Rank`] if the point has a different
+    /// rank, or an error from resolving the name.
     pub fn get<const D: usize>(&self, point: impl Lookup<D>) -> Result<Tensor<D>, HookError> {
         let (id, held) = self.look_up(point.selection())?;
         let point = self.catalog.info(id);

@@ -16,7 +16,7 @@ pub(crate) struct LeftOut {
     pub(crate) asked: String,
     /// Number of positions cached before the run.
     pub(crate) cached: usize,
-    /// The points that were to be recorded.
+    /// The points selected for recording.
     pub(crate) points: Arc<[PointId]>,
 }
 

@@ -13,7 +13,7 @@ use crate::recorded_rows::RecordedRows;
 
 impl ActivationCache {
     /// Selects positions of each row, as if the run had recorded with [`Record::positions`](crate::Record::positions).
-    /// Points without positions, such as those inside individual experts, are left out.
+    /// Points without positions, such as the points inside individual experts, are left out.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

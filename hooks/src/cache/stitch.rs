@@ -11,8 +11,8 @@ use crate::point::Axis;
 
 impl ActivationCache {
     /// Concatenates this recording with a recording of the positions that follow. The result is what a single run over
-    /// all positions would have recorded. If this recording has one row, it is repeated for each row of the other.
-    /// Scores and patterns of the earlier positions are padded with the later keys, which they cannot attend to.
+    /// all positions would have recorded. If this recording has one row, the row is repeated for each row of `after`.
+    /// Scores and patterns of the earlier positions get columns for the later keys, filled as for masked keys.
     /// Rotated keys of the later run that already include the earlier keys are kept as they are.
     ///
     /// ```
@@ -34,15 +34,15 @@ impl ActivationCache {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::NotRecorded`] if the two hold different points. [`HookError::Stitch`] if a point has no positions
-    /// or has lost its batch axis, if the batch sizes differ, or if `after` does not continue this recording: its model
-    /// or text is different, or it starts at an earlier position.
+    /// [`HookError::NotRecorded`] if the two recordings hold different points. [`HookError::Stitch`] if a point has no
+    /// positions or has lost its batch axis, if the batch sizes differ, or if `after` does not continue this recording:
+    /// its model or text is different, or it starts at an earlier position.
     pub fn stitched(&self, after: &ActivationCache) -> Result<ActivationCache, HookError> {
         // A run that computed none of the requested positions adds nothing.
         if after.origin.left_out.is_some() && self.rows[0] == after.rows[0] {
             self.check_continued(after)?;
             let mut longer = Self { origin: self.origin.stitched(&after.origin), ..self.clone() };
-            // Scores and patterns are padded with the later keys, which they cannot attend to.
+            // Scores and patterns get columns for the later keys, filled as for masked keys.
             let keys = longer.origin.keys();
             for (id, activation) in &mut longer.held {
                 let point = self.catalog.info(*id);
@@ -126,8 +126,8 @@ impl ActivationCache {
     }
 }
 
-/// Truncates a recording to its first `count` positions. Points without positions are left out, as are those that
-/// combine batch and position in one axis if there are several rows. A `count` beyond the end keeps everything.
+/// Truncates a recording to its first `count` positions. Points without positions are left out, and if there are
+/// several rows, so are points that combine batch and position in one axis. A `count` beyond the end keeps everything.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};

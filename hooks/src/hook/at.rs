@@ -32,16 +32,16 @@ pub struct At<'a> {
     pub(crate) encoder: Option<Rows<'a>>,
     /// Number of cached positions at the start of the tensor.
     pub(crate) cached: usize,
-    /// The heads in the tensor, if not all.
+    /// The heads in the tensor; `None` if it has all heads of the point.
     pub(crate) heads: Option<SomeHeads<'a>>,
 }
 
 /// Some of a point's heads.
 #[derive(Debug, Clone, Copy)]
 pub struct SomeHeads<'a> {
-    /// Their indices, in order.
+    /// Indices of the heads, in ascending order.
     pub heads: &'a [usize],
-    /// Number of all heads.
+    /// Total number of heads of the point.
     pub of: usize,
 }
 

@@ -10,7 +10,7 @@ use crate::point::PointInfo;
 
 impl<'a> Hook<'a> {
     /// Names what the hook's closure does. A dump that is resumed or split into shards compares this name, so it must
-    /// cover everything that the result depends on: settings, and the version of the code if that changes.
+    /// cover everything that the result depends on: settings, and a version of the code if the code may change.
     ///
     /// ```
     /// use burn::tensor::Tensor;

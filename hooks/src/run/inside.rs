@@ -29,15 +29,15 @@ impl Inside<'_, '_, '_> {
     /// Passes a tensor to the hooks of one of the part's points, records it, and returns the result.
     ///
     /// # Errors
-    /// [`HookError::UnknownPoint`] for a point that the part did not list, [`HookError::Rank`] if the point has another
-    /// rank, and the errors of [`Run::fire`](super::Run::fire).
+    /// [`HookError::UnknownPoint`] for a point that the part did not list, [`HookError::Rank`] if the point has a
+    /// different rank, and the errors of [`Run::fire`](super::Run::fire).
     pub fn fire<const D: usize>(&mut self, suffix: &str, tensor: Tensor<D>) -> Result<Tensor<D>, Halt> {
         let id = self.id(suffix)?;
         self.run.fire_checked(id, tensor)
     }
 
-    /// Whether a hook or a recording watches one of the part's points. If not, a tensor that is only needed for the
-    /// point need not be computed.
+    /// Whether a hook or a recording watches this point of the part. If not, the part need not compute a tensor that
+    /// only this point needs.
     ///
     /// # Errors
     /// [`HookError::UnknownPoint`] for a point that the part did not list.

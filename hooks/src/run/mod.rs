@@ -62,7 +62,7 @@ pub struct Run<'r, 'h> {
     remaining: usize,
     stop_when_done: bool,
     parts: &'r [Spliced],
-    /// For each part that reads one point and writes another: the tensor that it read, until it runs.
+    /// For each part that reads one point and writes a later one: the tensor that the part has read, until it runs.
     read: Vec<Option<Activation>>,
     /// Additional tensors that parts need, by point.
     seen: BTreeMap<PointId, Activation>,
@@ -164,7 +164,7 @@ pub(crate) struct Spliced {
 
 #[derive(Debug, Clone, Default)]
 struct Slot {
-    /// Indices into `hooks`, in the order given.
+    /// Hooks of this point, as indices into the run's `hooks`, in the order given.
     hooks: Vec<usize>,
     edited: bool,
     /// Whether a user's hook may change the tensor.
@@ -209,8 +209,8 @@ impl<'r, 'h> Run<'r, 'h> {
     ///
     /// # Errors
     /// Everything that can be detected before the run: the errors of [`Selection::resolve`](crate::Selection::resolve),
-    /// [`HookError::Rank`] if a hook expects another rank, [`HookError::Batch`] if the record drops the batch axis of
-    /// several rows, and [`HookError::Positions`] if a row does not have a requested position.
+    /// [`HookError::Rank`] if a hook expects a different rank, [`HookError::Batch`] if the record drops the batch axis
+    /// of several rows, and [`HookError::Positions`] if a row does not have a requested position.
     pub fn new(
         catalog: &Arc<Catalog>,
         hooks: &'r mut [Hook<'h>],
@@ -279,8 +279,8 @@ impl<'r, 'h> Run<'r, 'h> {
     /// Sets the model and the text hashes, one per row. Recordings store both.
     ///
     /// # Errors
-    /// [`HookError::OtherModel`] if a hook uses a recording of another model, or [`HookError::MadeForOtherModel`] if it
-    /// uses some other value made by another model.
+    /// [`HookError::OtherModel`] if a hook uses a recording of a different model, or [`HookError::MadeForOtherModel`]
+    /// if a hook uses any other value made by a different model.
     pub fn made_by(mut self, model: Arc<ModelIdentity>, texts: Option<Vec<TextHashes>>) -> Result<Self, HookError> {
         for hook in self.hooks.iter() {
             if let Some(recording) = hook.recording {
@@ -313,8 +313,8 @@ impl<'r, 'h> Run<'r, 'h> {
         self.catalog.n_layers()
     }
 
-    /// Switches to different rows: an encoder-decoder model runs each stack over its own tokens. The recording keeps
-    /// the rows that the run started with as its own.
+    /// Switches to different rows, because an encoder-decoder model runs each stack over its own tokens. With
+    /// `of_encoder`, the recording stores them as the encoder's rows, otherwise as its own rows.
     ///
     /// # Errors
     /// [`HookError::Batch`], [`HookError::Positions`], and [`HookError::UnevenPositions`], as for the first rows.
@@ -366,7 +366,8 @@ impl<'r, 'h> Run<'r, 'h> {
 
     /// Total number of elements to record. `length` returns the length of an axis other than batch and positions; for
     /// axes whose length is known only during the run (routed tokens), it should return 0. Points that fire only on
-    /// request are not counted, because the inputs of all heads may be views of one tensor.
+    /// request are not counted, because the tensors of some points, such as the inputs of all heads, may be views of
+    /// one tensor.
     pub fn elements_recorded(&self, length: &dyn Fn(Option<usize>, Axis) -> usize) -> usize {
         let [batch, kept] = self.cache.rows_recorded();
         let of_axis = |layer: Option<usize>, axis: Axis| match axis {
@@ -418,7 +419,7 @@ impl<'r, 'h> Run<'r, 'h> {
     /// Passes a tensor through the point's parts and hooks, records it, and returns the result.
     ///
     /// # Errors
-    /// [`Halt::Error`] if a hook fails or returns another shape or element type, or [`Halt::Done`] after the last
+    /// [`Halt::Error`] if a hook fails or returns a different shape or element type, or [`Halt::Done`] after the last
     /// watched point if the run ends there.
     #[inline]
     pub fn fire<const D: usize>(&mut self, id: Option<PointId>, tensor: Tensor<D>) -> Result<Tensor<D>, Halt> {
@@ -445,7 +446,7 @@ impl<'r, 'h> Run<'r, 'h> {
     ///
     /// # Errors
     /// Same as [`Run::fire`], [`HookError::UnknownPoint`] for a name that is not in the model's catalog, and
-    /// [`HookError::Rank`] if the catalog lists another rank.
+    /// [`HookError::Rank`] if the catalog lists a different rank.
     pub fn fire_named<const D: usize>(&mut self, name: &str, tensor: Tensor<D>) -> Result<Tensor<D>, Halt> {
         self.fire_checked(self.catalog.find(name)?, tensor)
     }
@@ -497,10 +498,11 @@ impl<'r, 'h> Run<'r, 'h> {
         }
     }
 
-    /// The heads that hooks use at these points, in order, out of `count`. `None` if the tensors of all heads are needed:
-    /// by a hook that is not restricted to heads of the model, a recording, or a part.
+    /// The heads, out of `count`, that hooks use at these points, in ascending order. `None` if all heads are needed,
+    /// because a recording or a part uses one of the points, or a hook there is not restricted to heads that exist.
     ///
-    /// A model that can compute heads separately need only compute these, and pass them to [`Run::fire_heads`].
+    /// A model that can compute heads separately need only compute the returned heads, and pass them to
+    /// [`Run::fire_heads`].
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

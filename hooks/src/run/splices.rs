@@ -50,8 +50,8 @@ impl Splices {
         self.all.iter().map(|one| (one.part.name(), &*catalog.info(one.write).name))
     }
 
-    /// Whether a part reads a point in an earlier layer than the point that it writes. A run must not start between the
-    /// two.
+    /// Whether a part reads a point in an earlier layer than the point that it writes. A run must not start between
+    /// these layers.
     pub fn reach_back(&self, catalog: &Catalog) -> bool {
         let layer = |id: &PointId| catalog.info(*id).layer;
         let earlier = |one: &Spliced| {

@@ -57,10 +57,10 @@ acts! {
     /// Replaces the values with a recording's values at the same point, row, and position (activation patching).
     ///
     /// The recording must come from the same model ([`ActivationCache::for_any_model`] lifts this restriction) and have
-    /// the same number of rows as the run. Positions are matched by token within each row, so padding and key-value
-    /// caches may differ. Texts of different lengths can be matched only at positions counted from the start. In
-    /// generation, and in a run with a growing cache, positions that the recording does not hold are left unchanged;
-    /// elsewhere they are an error.
+    /// the same number of rows as the run. Positions are matched by their place in each row's text, so padding and
+    /// key-value caches may differ. Texts of different lengths can be matched only at positions counted from the
+    /// start. In generation, and in a run with a growing cache, positions that the recording does not hold are left
+    /// unchanged; elsewhere they are an error.
     fn replace<'a>(recording: &'a ActivationCache) => Replacement::hook;
     /// Replaces the values with the mean of a recording at the same point, over the tokens of all rows and positions
     /// (mean ablation). Not defined for scores and patterns, whose entries have a different meaning at each position.
@@ -68,7 +68,8 @@ acts! {
 }
 
 impl<const D: usize> Slice<D> {
-    /// Replaces the slice with the closure's return value. The closure is called once per contiguous piece.
+    /// Replaces the slice with the closure's return value. If the slice is not contiguous, the closure is called once
+    /// for each contiguous piece.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -90,7 +91,8 @@ impl<const D: usize> Slice<D> {
         })
     }
 
-    /// Passes the slice to the closure, once per contiguous piece.
+    /// Passes the slice to the closure. If the slice is not contiguous, the closure is called once for each contiguous
+    /// piece.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};

@@ -75,7 +75,7 @@ slices! {
     /// Several heads; negative numbers count from the last.
     fn heads(heads: impl IntoIterator<Item = impl Ordinal>) => AxisIndices::Heads(heads.into_iter().map(Ordinal::number).collect());
     /// Selected positions, counted over each row's text, including tokens in a key-value cache. The slice has no effect
-    /// on a run that does not compute them, because they are cached or come in a later step.
+    /// on a run that does not compute these positions (they are cached, or come in a later step).
     fn positions(positions: impl Into<Positions>) => AxisIndices::Positions(positions.into(), Counting::Text);
     /// Selected positions of the run's own tokens, counted from the first token after the key-value cache.
     fn new_positions(positions: impl Into<Positions>) => AxisIndices::Positions(positions.into(), Counting::Run);

@@ -71,7 +71,8 @@ pub(super) fn sliced(point: &PointInfo, shape: &[usize], asked: String) -> HookE
     HookError::Slice { point: point.name.to_string(), axes: point.axes_label(), shape: shape.to_vec(), asked }
 }
 
-/// Moves the ranges of a piece of all heads to a tensor with some of them, which include the piece's.
+/// Converts a piece's ranges from head indices among all heads to indices in a tensor that has only some heads. The
+/// tensor must have the piece's heads.
 pub(super) fn within(ranges: &[Range<usize>], at: &At<'_>) -> Vec<Range<usize>> {
     let mut ranges = ranges.to_vec();
     if let Some(some) = at.heads
@@ -87,8 +88,8 @@ fn head_axis(at: &At<'_>) -> Option<usize> {
     at.axes().iter().position(|axis| matches!(axis, Axis::Head | Axis::KvHead))
 }
 
-/// The contiguous pieces of a tensor selected by the cuts, each as one range per axis. Heads are counted among all,
-/// even if the tensor has only some.
+/// The contiguous pieces of a tensor selected by the cuts, each as one range per axis. Heads have their indices among
+/// all heads of the point, even if the tensor has only some of them.
 pub(super) fn pieces(cuts: &[AxisIndices], at: &At<'_>, shape: &[usize]) -> Result<Vec<Vec<Range<usize>>>, HookError> {
     let mut shape = shape.to_vec();
     if let (Some(some), Some(axis)) = (at.heads, head_axis(at)) {
@@ -157,7 +158,7 @@ fn position_runs(
     axis: usize,
 ) -> Result<Vec<IndexRun>, HookError> {
     let rows = at.rows.unwrap_or(Rows::new(shape[0], shape[axis]));
-    // A tensor that includes cached positions can also be sliced at those.
+    // A tensor that includes cached positions can also be sliced at cached positions.
     let past = at.point.with_past;
     // Index of the first column that the run computes.
     let own = if past { 0 } else { at.cached };

@@ -15,12 +15,12 @@ use crate::positions::{Counting, Positions};
 use crate::recorded_rows::RecordedRows;
 use crate::rows::Rows;
 
-/// A recording whose values replace those of a run.
+/// A recording whose values replace the values of a run.
 #[derive(Clone)]
 pub(super) struct Replacement<'a> {
     recording: &'a ActivationCache,
     cuts: Rc<[AxisIndices]>,
-    /// The selected positions; all if none were selected.
+    /// The selected positions; all positions if the user selected none.
     positions: Positions,
 }
 
@@ -135,7 +135,7 @@ impl<'a> Replacement<'a> {
         Ok(if dropped { held.reshape(&[&[1], held.shape()].concat()) } else { held.clone() })
     }
 
-    /// Blocks of a piece whose axis `axis` holds a run's columns.
+    /// For a tensor whose axis `axis` holds a run's columns: adds the blocks that the recording provides for a piece.
     fn columns(
         &self,
         piece: &[Range<usize>],
@@ -145,7 +145,7 @@ impl<'a> Replacement<'a> {
     ) -> Result<(), HookError> {
         let Over { held, recorded, rows, at } = over;
         let name = || at.name().to_string();
-        // A tensor that includes cached columns has all of them.
+        // A tensor with cached columns has all of them, so its columns are counted from the first cached one.
         let own = if at.point.with_past { 0 } else { rows.offset };
         let keys_too = held.shape()[axis] > recorded.len();
         let columns_of = |row: usize| if keys_too { &recorded.keys[row] } else { &recorded.kept[row] };
@@ -246,7 +246,7 @@ impl<'a> Replacement<'a> {
         Ok(padded.select_by_row(axis, 0, &vec![places; padded.shape()[0]]))
     }
 
-    /// Blocks of a piece without positions, one per row.
+    /// For a tensor without a position axis: adds one block per row of the piece, with that row's recorded values.
     fn rows(&self, piece: &[Range<usize>], over: Over<'_>, blocks: &mut Blocks) -> Result<(), HookError> {
         let Over { held, recorded, rows, at } = over;
         if held.shape().len() != piece.len() || held.shape()[0] != recorded.batch() {

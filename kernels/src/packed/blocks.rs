@@ -374,7 +374,7 @@ pub(crate) unsafe fn look_up(table: &[i8; 16], bytes: __m256i) -> __m256i {
     }
 }
 
-/// A byte of 0xff for every set bit, and zero for the others.
+/// A byte of 0xff for every set bit, and a zero byte for every other bit.
 ///
 /// # Safety
 /// The CPU has AVX2.

@@ -12,14 +12,14 @@ const CLIP: f32 = 1.0 / 8.0;
 /// The rounding errors of 256 values, each at most 2⁻²³ of the largest magnitude, then add up to about 3e-7 of the sum
 /// of the magnitudes.
 const MEAN: f32 = 1.0 / 128.0;
-/// Maximum number of parts of a superblock. Each part reduces the remainders by 2²².
+/// Maximum number of parts of a superblock. Each part reduces the remainders by a factor of about 2²².
 const MOST_PARTS: usize = 6;
-/// The smallest value that is converted: the unit must be a normal float.
+/// Minimum of a superblock's largest magnitude: below it, the unit might not be a normal float.
 const SMALLEST: f32 = 1.0 / (1_u128 << 100) as f32;
 
 /// Values of a superblock as integers: `x = unit * (256 * (256 * digit 0 + digit 1) + digit 2)`. A superblock consists of
-/// one part unless a few values are so large that others would be rounded too much. Then the remainders of all its
-/// values form another part.
+/// one part unless a few values are so large that the others would be rounded too much. Then the remainders of all its
+/// values form further parts.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Part<const DIGITS: usize> {
@@ -56,13 +56,13 @@ impl<const DIGITS: usize> Part<DIGITS> {
     }
 }
 
-/// Index of a run among sums: even runs come first.
+/// Index of a run's sum in [`Part::digit_sums`]: even runs come first.
 const fn place(run: usize) -> usize {
     run / 2 + run % 2 * 8
 }
 
-/// A row whose length is a multiple of [`SUPERBLOCK`], rounded to 8 bits as by
-/// [`Rounding`](super::rounding::Rounding) with that block size.
+/// Rounds a row whose length is a multiple of [`SUPERBLOCK`] to 8 bits, as [`Rounding`](super::rounding::Rounding) does
+/// with that block size.
 #[inline(always)]
 pub(crate) fn rounded_parts(x: &[f32]) -> Vec<Part<1>> {
     let mut parts = Vec::with_capacity(x.len() / SUPERBLOCK);
@@ -73,8 +73,8 @@ pub(crate) fn rounded_parts(x: &[f32]) -> Vec<Part<1>> {
     parts
 }
 
-/// A row whose length is a multiple of [`SUPERBLOCK`], as exact as in `f32`. `None` if a value is not finite, or if
-/// the values of a superblock are too small or too different.
+/// Converts a row whose length is a multiple of [`SUPERBLOCK`], for products as exact as in `f32`. `None` if a value is
+/// not finite, or if the values of a superblock are too small or differ too much in magnitude.
 #[inline(always)]
 pub(crate) fn exact_parts(x: &[f32]) -> Option<Vec<Part<3>>> {
     let mut parts = Vec::with_capacity(x.len() / SUPERBLOCK);
@@ -129,7 +129,7 @@ fn unit_of(largest: f32) -> f32 {
     if largest > MOST * unit { 2.0 * unit } else { unit }
 }
 
-/// Rounds values to integers times the unit, and leaves the remainders.
+/// Rounds values to integers times the unit, and replaces the values with the remainders.
 #[inline(always)]
 fn take_integers(x: &mut [f32; SUPERBLOCK], unit: f32) -> [i32; SUPERBLOCK] {
     // Adding this to a float below 2⁵¹ leaves the nearest integer in the low bits.

@@ -13,7 +13,7 @@ use crate::view::OutTile;
 #[derive(Default)]
 pub(crate) struct EightBits {
     groups: Vec<Group>,
-    /// One per block of the rounding.
+    /// One scale per block of the rounding, which has 32 or 256 values.
     scales: Vec<f32>,
     /// Sums of the rounded values, per group.
     sums: Vec<f32>,

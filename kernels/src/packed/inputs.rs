@@ -16,11 +16,11 @@ const MOST_ROWS: usize = 48;
 
 /// Converted rows.
 pub(crate) enum Inputs {
-    /// One row, for blocks of one scale per 32 values.
+    /// One row, not rounded, for formats with one scale per 32 values.
     Planes(Planes),
-    /// Rounded rows, for such blocks.
+    /// Rounded rows, for formats with one scale per 32 values.
     EightBits(Vec<EightBits>),
-    /// One row, for superblocks.
+    /// One row, not rounded, for superblocks.
     Exact(Vec<Part<3>>),
     /// Rounded rows, for superblocks.
     Rounded(Vec<Vec<Part<1>>>),
@@ -36,7 +36,7 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// `None` if products with this matrix and `rows` rows are computed in floats.
+    /// The kind for products of `rows` rows with `b`; `None` if these products are computed in floats.
     pub(crate) fn of(isa: Isa, rows: usize, b: &Packed) -> Option<Self> {
         let superblocks = with_superblocks!(b.format(), _B => true, _ => false);
         let integers = superblocks || with_groups!(b.format(), _B => true, _ => false);
@@ -45,7 +45,7 @@ impl Kind {
             // With AVX-512, products of many rows are faster in floats.
             Some(_) if rows > MAX_ROWS => isa.level() == Level::Avx2 && superblocks && rows <= MOST_ROWS,
             Some(_) => isa.level() >= Level::Avx2,
-            // AVX-512 looks up the floats of several weights at once.
+            // With AVX-512, floats are faster, because one instruction looks up the values of several weights.
             None => isa.level() == Level::Avx2 && rows == 1,
         };
         (integers && faster).then_some(Self { rounding, superblocks })
@@ -67,7 +67,8 @@ impl Inputs {
         }
     }
 
-    /// `c = a · b (+ bias)` for the rows from `first` on. Returns `false` if it must be computed in floats.
+    /// `c = a · b (+ bias)` for the rows of A from `first` on. Returns `false`, without computing anything, if the
+    /// product must be computed in floats.
     pub(crate) fn product(&self, first: usize, b: Packed, bias: Bias, c: &mut OutTile) -> bool {
         // SAFETY: rows are converted only for CPUs with AVX2, FMA and F16C.
         unsafe { self.product_avx2(first, b, bias, c) }
@@ -109,7 +110,7 @@ impl Converted {
         Self(converted)
     }
 
-    /// The matrix `b`, with the converted rows by which it is multiplied.
+    /// The matrix `b`, set up so that its product uses the converted rows, if it needs them.
     pub(crate) fn given_to<'s>(&'s self, isa: Isa, rows: usize, b: Packed<'s>) -> Packed<'s> {
         let kind = Kind::of(isa, rows, &b);
         let inputs = self.0.iter().find(|(of, _)| Some(*of) == kind);

@@ -169,7 +169,7 @@ pub struct Packed<'a> {
     first: usize,
     cols: usize,
     rounding: Option<Rounding>,
-    /// Converted rows of the other factor, if any, and the index of this product's first row.
+    /// Rows of the other factor that were already converted, and the index among them of this product's first row.
     #[cfg(target_arch = "x86_64")]
     inputs: Option<(&'a Inputs, usize)>,
 }
@@ -248,7 +248,7 @@ impl<'a> Packed<'a> {
     }
 
     /// Rounds the other factor of products to 8 bits, as llama.cpp does: per block of 32 values, or of 256 for formats
-    /// with such blocks. Decoding is the same.
+    /// with blocks of 256. Decoding the matrix is not affected.
     ///
     /// ```
     /// use hooklens_kernels::gemm::gemm;
@@ -268,7 +268,7 @@ impl<'a> Packed<'a> {
         Self { rounding: Some(Rounding::new(self.format.values(), half_sums)), ..self }
     }
 
-    /// Rounds values like the other factor of this matrix's products. Copies them if that factor is not rounded.
+    /// Rounds values as products with this matrix round the other factor. If they do not round it, copies the values.
     ///
     /// # Panics
     /// If the lengths differ, or are not whole rows.
@@ -285,13 +285,13 @@ impl<'a> Packed<'a> {
         Self { rounding: None, ..self }
     }
 
-    /// The same matrix, with the converted rows of the other factor.
+    /// The same matrix, set up so that its products use these already converted rows of the other factor.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn with_inputs(self, inputs: &'a Inputs) -> Self {
         Self { inputs: Some((inputs, 0)), ..self }
     }
 
-    /// The same matrix, for a product with some rows of the other factor, starting with row `first`.
+    /// The same matrix, for a product with only the rows of the other factor from row `first` on.
     pub(crate) fn starting_at(self, first: usize) -> Self {
         #[cfg(target_arch = "x86_64")]
         return Self { inputs: self.inputs.map(|(inputs, start)| (inputs, start + first)), ..self };
@@ -299,7 +299,7 @@ impl<'a> Packed<'a> {
         self
     }
 
-    /// How the other factor is rounded.
+    /// How products round the other factor; `None` if they do not round it.
     pub(crate) fn rounding(&self) -> Option<Rounding> {
         self.rounding
     }

@@ -60,8 +60,8 @@ pub(crate) fn rounded_rows(a: View2, rounding: Rounding) -> Vec<f32> {
     rounded
 }
 
-/// For formats with blocks of 32 values whose minimums are multiplied by sums rounded to 16 bits: subtracts from C what
-/// that rounding changes.
+/// Formats with a minimum per block of 32 values multiply it by sums rounded to 16 bits. For a C that was computed with
+/// exact sums, subtracts the effect of that rounding.
 fn subtract_errors_of_sums<B: Blocks>(a: View2, b: Packed, c: &mut OutTile) {
     let errors_of = |i: usize| {
         let blocks = a.row(i, 0, a.cols()).as_chunks::<32>().0.iter();

@@ -17,7 +17,7 @@ pub(crate) trait Superblocks: Integers {
     /// Added to each integer by [`unsigned`](Superblocks::unsigned), so that none is negative.
     const OFFSET: i32 = 0;
 
-    /// The factors of scales and minimums. The CPU has F16C.
+    /// The factors by which the block's integer scales and minimums are multiplied. The CPU must have F16C.
     fn factors(block: &[u8]) -> Scales<f32>;
 
     /// Scales of runs of 16 values, as 16-bit integers; even runs, then odd runs.
@@ -26,7 +26,7 @@ pub(crate) trait Superblocks: Integers {
     /// `block` is a whole block; the CPU has AVX2.
     unsafe fn run_scales(block: &[u8]) -> __m256i;
 
-    /// Minimums of these runs, as 16-bit integers; zeros if the format has no minimums.
+    /// Minimums of runs of 16 values, in the same order; zeros if the format has no minimums.
     ///
     /// # Safety
     /// As for [`Superblocks::run_scales`].
@@ -83,7 +83,7 @@ unsafe fn doubled(scales: [u8; 8]) -> __m256i {
     unsafe { _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(_mm_cvtsi64_si128(i64::from_le_bytes(scales)))) }
 }
 
-/// [`Superblocks`] of blocks whose factors are followed by 6-bit scales and minimums.
+/// Implements [`Superblocks`] for formats whose blocks store 6-bit scales and minimums after the factors.
 #[cfg(target_arch = "x86_64")]
 macro_rules! affine_superblocks {
     ($($type:ident),*) => {

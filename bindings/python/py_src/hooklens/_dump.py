@@ -30,8 +30,9 @@ _INTEGERS = (*_BESIDE, "positions")
 # Newest supported manifest version.
 _VERSION = 6
 _LAYOUTS = ("padded", "packed")
-# Version whose settings were strings, and the settings that it stored as JSON.
+# Manifest version whose settings were strings.
 _OF_STRINGS = 4
+# Settings that version 4 stored as JSON.
 _AS_TEXT = ("hooks", "batch_size", "prefix_tokens")
 
 
@@ -262,7 +263,7 @@ class Dump(Mapping[str, "Point | Latents"]):
     def _packed_batches(self, files: list[PackedFile], wanted: list[str]) -> Iterator[Batch]:
         for packed in files:
             file = packed.file
-            # The row of a routed token is not stored, so files with them are not divided.
+            # The row of a routed token is not stored, so files with routed tokens are not divided.
             whole = any(name in file and packed.is_routed(name) for name in wanted)
             for numbers in packed.batches(whole):
                 batch = Batch()
@@ -304,7 +305,7 @@ class Dump(Mapping[str, "Point | Latents"]):
         return next(file.shape(name)[1:] for file in self.files if name in file)
 
     def _described_shape(self, name: str) -> tuple[int, ...] | None:
-        """The shape of a point of a packed dump, if the manifest has it. Otherwise, it depends on all rows."""
+        """The shape of a point of a packed dump; None if the manifest lacks it, so that it must be computed."""
         entry = self._tensors.get("tokens" if name in _INTEGERS else name)
         shape = entry.get("shape") if isinstance(entry, dict) else None
         if not self.manifest.get("complete") or not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Node(NamedTuple):
-    """A node of a graph. `influence` is cumulative: the total share of this node and all nodes with more."""
+    """A node of a graph. `influence` is cumulative: the total share of this node and all nodes with more influence."""
 
     kind: str
     layer: int | None
@@ -53,7 +53,7 @@ class AttributionGraph:
         return [Node(*node) for node in self._native.nodes()]
 
     def effects_on(self, node: int) -> Any:
-        """Direct effects of all nodes but the targets on one node; None if it was not traced."""
+        """Direct effects of all nodes except targets on one node; None if that node was not traced."""
         return self._native.effects_on(node)
 
     @property
@@ -68,7 +68,8 @@ class AttributionGraph:
 
     @property
     def deviation(self) -> float:
-        """The largest relative difference between the effects on a node and its value in the model."""
+        """The largest relative difference between a node's value in the model and the sum of its constant and the
+        effects on it."""
         return self._native.deviation
 
     def prune(self, node_share: float = 0.8, edge_share: float = 0.98) -> tuple[list[int], list[tuple[int, int, float]]]:

@@ -98,5 +98,5 @@ class HookedTransformerKeyValueCache:
         self._native.truncate(length)
 
     def copy(self) -> HookedTransformerKeyValueCache:
-        """A cache with the same content that grows on its own."""
+        """A cache with the same content, which later grows independently of this one."""
         return HookedTransformerKeyValueCache(self._native.copy(), self._model)

@@ -44,7 +44,7 @@ class Array:
         """
     def float32(self, /) -> Array:
         """
-        The same numbers as `float32`.
+        The array converted to `float32`.
         """
     @property
     def nbytes(self, /) -> int:
@@ -70,7 +70,8 @@ class AttributionGraph:
     @property
     def deviation(self, /) -> float:
         """
-        The largest relative difference between a row's sum and its value in the model.
+        The largest relative difference between a node's value in the model and the sum of its constant and the effects
+        on it.
         """
     def effects_on(self, /, node: SupportsIndex) -> Incomplete | None:
         """
@@ -180,7 +181,7 @@ class Dictionary:
         """
     def direction(self, /, latent: SupportsIndex) -> Array:
         """
-        What a latent adds per unit of activation, `[d_in]`.
+        What a latent adds to the reconstruction per unit of activation, `[d_in]`.
         """
     def encode(self, /, x: Array) -> Array:
         """
@@ -193,7 +194,7 @@ class Dictionary:
     @property
     def hook_name(self, /) -> str | None:
         """
-        Name of the hook point that it reads, if the files record it.
+        Name of the hook point that the dictionary reads, if its files record it.
         """
     def mimebundle(self, /) -> dict[str, str]: ...
     @property
@@ -222,7 +223,8 @@ class Dictionary:
         """
     def with_error_term(self, /, error_term: bool) -> Dictionary:
         """
-        A dictionary that passes on the reconstruction alone if `error_term` is false.
+        A copy of the dictionary. `error_term` says whether the reconstruction error is added where the copy is spliced
+        into a model.
         """
 
 @final
@@ -250,8 +252,8 @@ class EdgeScores:
         """
     def stability(self, /, count: SupportsIndex, resamples: SupportsIndex = 200, seed: SupportsIndex = 0) -> tuple[list[tuple[str, str, float]], float]:
         """
-        The share of resamples of the examples in which each edge is among the `count` best, and the mean Jaccard index of
-        the resampled circuits.
+        For each edge, the share of resamples of the examples in which the edge is among the `count` best; and the mean
+        Jaccard index of the resampled circuits with the circuit of all examples.
         """
 
 @final
@@ -275,7 +277,7 @@ class KvCache:
         """
     def copy(self, /) -> KvCache:
         """
-        Another handle to the same content, which grows on its own.
+        A cache with the same content, which later grows independently of this one.
         """
     def entry(self, /, layer: SupportsIndex) -> tuple[Array, Array]:
         """
@@ -418,7 +420,8 @@ class Model:
         """
     def matrix(self, /, name: str) -> Array | None:
         """
-        The embedding, `[d_vocab, d_model]`; the unembedding, `[d_model, d_vocab]`, and its bias; position embeddings.
+        One of `W_E`, `[d_vocab, d_model]`; `W_U`, `[d_model, d_vocab]`; `b_U`, `[d_vocab]`; or `W_pos`,
+        `[n_ctx, d_model]`, which is `None` if positions are not learned.
         """
     def n_weights(self, /) -> int:
         """
@@ -441,7 +444,7 @@ class Model:
         """
         Runs the model, then its backward pass from the gradient of a metric. `gradient` is called with the logits,
         `[batch, pos, d_vocab]`, and returns the metric's gradient with respect to them, an array of the same shape.
-        Without it, the metric is the mean loss, which is returned too.
+        Without `gradient`, the metric is the mean loss, which is returned too.
         """
     def save_pretrained(self, /, folder: str | PathLike[str]) -> None:
         """
@@ -552,8 +555,8 @@ class PatchingTask:
         """
     def adversarial_ablation(self, /, circuit: Circuit, steps: SupportsIndex = 5, subsets: SupportsIndex = 20, ablation: str = "patching") -> tuple[float, float]:
         """
-        Faithfulness with everything outside a circuit ablated, and the worst faithfulness with only a subset of it
-        ablated.
+        Faithfulness with all edges outside a circuit ablated, and the worst faithfulness with only a subset of these
+        edges ablated.
         """
     def attribution(self, /, sweep: str) -> tuple[Labeled, list[float] | None, list[float]]:
         """

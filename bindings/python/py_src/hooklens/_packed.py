@@ -14,8 +14,9 @@ Array = np.ndarray[Any, Any]
 ROWS = ("row_offsets", "prompt_numbers")
 # Suffix of the array with the row shapes of a ragged point.
 SHAPES = ".shapes"
-# Maximum number of rows per batch, and the number of padded tokens that a batch may always have.
+# Maximum number of rows per batch.
 _BATCH_ROWS = 64
+# Number of padded tokens that a batch may always have.
 _BATCH_TOKENS = 1 << 16
 
 

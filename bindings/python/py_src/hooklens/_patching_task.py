@@ -28,8 +28,8 @@ class Faithfulness(NamedTuple):
 
 
 class FaithfulnessCurve(NamedTuple):
-    """Faithfulness of circuits with growing shares of the edges. CPR is the area under it, CMD the area between it and
-    1, as in MIB."""
+    """Faithfulness of circuits with growing shares of the edges. As in MIB, CPR is the area under the curve, and CMD
+    is the area between the curve and 1."""
 
     shares: list[float]
     faithfulness: list[float]
@@ -41,9 +41,10 @@ class Patching:
     """Pairs of prompts of equal length and a metric of the logits.
 
     `metric` is a function of the logits of one prompt, `[1, pos, d_vocab]`, that returns a number, or a list with one
-    function per pair; without it, the metric is the logit of `answer`, minus the logit of `wrong` if it is given, at the
-    last position. Answers are texts or ids, or lists with one per pair. Attribution and edge scores differentiate the function as `run_with_gradients` does: torch and JAX do
-    it themselves; in NumPy, the function returns a pair of the number and its gradient with respect to the logits.
+    such function per pair. Without `metric`, the metric is the logit of `answer` at the last position, minus the logit
+    of `wrong` if it is given. Answers are texts or ids, or lists with one per pair. Attribution and edge scores need
+    the gradient of the function: torch and JAX compute it, as in `run_with_gradients`; with NumPy, the function returns
+    a pair of the number and its gradient with respect to the logits.
     """
 
     def __init__(
@@ -133,7 +134,8 @@ class Patching:
     def adversarial_ablation(
         self, circuit: Circuit, steps: int = 5, subsets: int = 20, ablation: str = "patching"
     ) -> tuple[float, float]:
-        """Faithfulness with everything outside the circuit ablated, and with only the worst part of that ablated."""
+        """Faithfulness with all edges outside the circuit ablated, and the worst faithfulness with only a subset of
+        these edges ablated."""
         return self._task.adversarial_ablation(circuit._native, steps, subsets, ablation)
 
 
@@ -192,8 +194,9 @@ class EdgeScores:
         return Circuit(self._native.circuit(count, selection))
 
     def stability(self, count: int, resamples: int = 200, seed: int = 0) -> tuple[list[Edge], float]:
-        """How the `count` best edges change if the examples are resampled: edges with the share of resamples that
-        contain them, and the mean Jaccard index."""
+        """How the `count` best edges change if the examples are resampled: each edge with the share of resamples in
+        which it is among the best, and the mean Jaccard index of the resampled circuits with the circuit of all
+        examples."""
         inclusion, jaccard = self._native.stability(count, resamples, seed)
         return [Edge(*edge) for edge in inclusion], jaccard
 

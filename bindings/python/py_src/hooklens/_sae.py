@@ -81,7 +81,7 @@ class SAE:
 
     @property
     def hook_name(self) -> str | None:
-        """The hook point that it reads, if its files record it."""
+        """The hook point that the dictionary reads, if its files record it."""
         return self._native.hook_name
 
     @property
@@ -136,7 +136,7 @@ class SAE:
         return self._applied(self._native.forward, x)
 
     def without_error_term(self) -> SAE:
-        """A dictionary that, spliced into a model, passes on the reconstruction alone."""
+        """A copy of the dictionary. If it is spliced into a model, the reconstruction error is not added."""
         return SAE(self._native.with_error_term(False))
 
     def save_model(self, folder: str | Path) -> None:

@@ -24,8 +24,9 @@ from .torch import HookedTransformer as TorchTransformer
 
 _OPERATIONS = {"suppress": None, "scale": "factor", "add": "value", "set": "value"}
 
-# TransformerLens 4's names of hook points, and hooklens's. Those of a layer follow `blocks.<layer>.`
+# TransformerLens 4's names of hook points, and hooklens's names of the same points.
 _NAMES = {"embed.hook_out": "hook_embed", "pos_embed.hook_out": "hook_pos_embed"}
+# The same for points in a layer, without the prefix `blocks.<layer>.`
 _LAYER_NAMES = {
     "hook_in": "hook_resid_pre",
     "hook_out": "hook_resid_post",
@@ -38,7 +39,7 @@ _LAYER_NAMES = {
     "mlp.in.hook_out": "mlp.hook_pre",
     "mlp.out.hook_in": "mlp.hook_post",
     "mlp.hook_out": "mlp.hook_out",
-    # The stream is not edited there, only what the MLP reads.
+    # Edits of these two change only what the MLP reads, not the residual stream.
     "ln2.hook_in": "hook_mlp_in",
     "hook_resid_mid": "hook_mlp_in",
 }
@@ -161,7 +162,7 @@ class HooklensDriver:
         return ForwardResult(logits=logits, captured=captured, new_tokens=new_tokens)
 
     def supports(self, feature: str) -> bool:
-        """None of the protocol's features: no gradients, weights or callbacks."""
+        """Whether a feature of the protocol is supported. None is: no gradients, weights or callbacks."""
         return feature in self._supported_features
 
     def close(self) -> None:
@@ -216,7 +217,7 @@ def boot_hooklens(model: str | Path | HookedTransformer, tokenizer: Any = None) 
 
 def _points(model: TorchTransformer) -> tuple[dict[str, tuple[str, ...]], set[str]]:
     """hooklens's hook points for each name in TransformerLens 4: the first is recorded, and all are edited. Also the
-    names that both have, with different meanings."""
+    names that exist in both, but with different meanings."""
     cfg, raw = model.cfg, model.cfg.raw
     points: dict[str, tuple[str, ...]] = {name: (name,) for name in model.hook_dict}
     layer_norm = cfg.normalization_type in ("LN", "LNPre")
@@ -227,7 +228,7 @@ def _points(model: TorchTransformer) -> tuple[dict[str, tuple[str, ...]], set[st
         if hook == "hook_normalized" and last.startswith("ln"):
             # TransformerLens 4 has this hook before the weights of a layer norm are applied, hooklens after.
             return layer_norm and not (last == "ln_final" and cfg.final_rms)
-        # These have other layouts or, for `hook_expert_weights`, include only the experts in use.
+        # These have different layouts or, for `hook_expert_weights`, include only the experts in use.
         return last in ("q_norm", "k_norm") or hook == "hook_expert_weights"
 
     different = {name for name in points if is_different(name)}

@@ -64,7 +64,8 @@ def lm_cross_entropy_loss(logits: Any, tokens: Any, attention_mask: Any = None, 
 
 
 def lm_accuracy(logits: Any, tokens: Any, per_token: bool = False) -> Any:
-    """Whether the most likely token is the next one: the share, or `[batch, pos - 1]` with `per_token`."""
+    """The share of positions at which the most likely token is the next one; with `per_token`, whether it is at each
+    position, `[batch, pos - 1]`."""
     right = logits[..., :-1, :].argmax(-1) == tokens[..., 1:]
     return right if per_token else right.sum() / int(np.prod(right.shape))
 

@@ -58,9 +58,9 @@ pub trait Analyze {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::OtherModel`] if the recording was made by another model, or by this model with its norms folded
-    /// differently; [`InputError::Spread`](hooklens_model::error::InputError::Spread) if the model's blocks are on
-    /// several devices; [`InputError::NormalizedStream`](hooklens_model::error::InputError::NormalizedStream) if the
+    /// [`AnalysisError::OtherModel`] if the recording was made by a different model, or by this model with its norms
+    /// folded differently; [`InputError::Spread`](hooklens_model::error::InputError::Spread) if the model's blocks are
+    /// on several devices; [`InputError::NormalizedStream`](hooklens_model::error::InputError::NormalizedStream) if the
     /// model normalizes the residual stream, so that the stream is not the sum of the layers' outputs.
     fn analyze<'a>(&'a self, cache: &'a ActivationCache) -> Result<Analysis<'a>>;
 
@@ -112,7 +112,7 @@ impl Analyze for Hooked<'_, '_, HookedTransformer> {
     }
 }
 
-/// Checks that activations recorded by one model have the same meaning in another.
+/// Checks that activations recorded by one model have the same meaning in this model.
 pub(crate) fn check_origin(model: &Arc<Catalog>, recorded: &Arc<Catalog>) -> Result<(), AnalysisError> {
     if Arc::ptr_eq(model, recorded) {
         return Ok(());
@@ -274,8 +274,8 @@ impl<'a> Analysis<'a> {
         self.stream_at(place)
     }
 
-    /// Contribution to the stream at `place` of a vector that layer `layer` wrote, after the blocks in between have
-    /// scaled the stream.
+    /// What a vector written by layer `layer` contributes to the stream at `place`: the vector, scaled by any blocks in
+    /// between that scale the stream.
     pub(super) fn arrived<const D: usize>(&self, layer: usize, place: ResolvedStage, written: Tensor<D>) -> Tensor<D> {
         let blocks = self.model.parts().blocks.iter().take(place.layers).skip(layer);
         let device = written.device();
@@ -311,8 +311,8 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// Wraps arbitrary vectors, `[component, batch, pos, d_model]`, as components of the stream at a stage, to apply a
-    /// norm layer to them or attribute logits to them.
+    /// Wraps arbitrary vectors, `[component, batch, pos, d_model]`, as components of the stream at a stage, so that a
+    /// norm layer can be applied to these vectors, or logits attributed to them.
     ///
     /// ```
     /// use hooklens::activations::Stage;

@@ -165,7 +165,7 @@ impl Components {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::Shape`] if the direction's batch and position axes are neither 1 nor those of the components.
+    /// [`AnalysisError::Shape`] if the direction's shape does not match the components.
     pub fn project(&self, direction: &Tensor<3>) -> Result<Tensor<3>, AnalysisError> {
         let [batch, pos, d_model] = self.shape();
         let given = direction.dims();

@@ -93,9 +93,9 @@ impl Analysis<'_> {
         Ok(parts)
     }
 
-    /// The finest decomposition of the residual stream at a stage: heads (`L0H0`), then neurons (`L0N0`, or `L0E1N0` in
-    /// a mixture of experts) with [`Neurons::Apart`] or MLPs (`0_mlp_out`) with [`Neurons::Summed`], then `embed`,
-    /// `pos_embed` and `bias`, in TransformerLens's order.
+    /// The finest decomposition of the residual stream at a stage, in TransformerLens's order. The heads (`L0H0`) come
+    /// first. With [`Neurons::Apart`], the neurons follow (`L0N0`, or `L0E1N0` in a mixture of experts); with
+    /// [`Neurons::Summed`], the MLPs (`0_mlp_out`). The last components are `embed`, `pos_embed` and `bias`.
     ///
     /// ```
     /// use hooklens::activations::Stage;

@@ -28,12 +28,12 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// The logit of a token, given by text or id; or of one token per row, or per row and position.
+    /// The logit of a token, given as text or id. Also accepts one token per row, or one per row and position.
     pub fn token(token: impl Into<TokenChoice>) -> Self {
         Self { token: token.into(), minus: Vec::new() }
     }
 
-    /// Subtracts the logit of another token.
+    /// Subtracts the logit of a second token.
     #[must_use]
     pub fn minus(mut self, wrong: impl Into<TokenChoice>) -> Self {
         self.minus.push(wrong.into());

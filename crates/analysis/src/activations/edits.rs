@@ -68,7 +68,7 @@ impl Analysis<'_> {
         Ok(())
     }
 
-    /// Fails if a hook changed the norm's output.
+    /// Fails if a hook changed the output of the norm that reads the stream at this stage.
     pub(super) fn check_norm(&self, place: ResolvedStage) -> Result<(), AnalysisError> {
         let point = match place.reader {
             Reader::Attn(layer) => format!("blocks.{layer}.ln1.hook_normalized"),

@@ -86,7 +86,7 @@ impl Analysis<'_> {
             let label = if number == 0 { 'H' } else { 'S' };
             let label = |head: usize| format!("L{layer}{label}{head}");
             bias = plus(bias, output_projection.bias.as_ref().map(|bias| bias.val().unsqueeze()));
-            // If a hook edited the heads' results, the edited values are what they wrote.
+            // If a hook edited the heads' results, the heads wrote the edited values.
             if point == "attn.hook_z" && self.is_edited(layer, "attn.hook_result") {
                 let results = self.recorded(hook::result(layer))?;
                 let [batch, pos, heads, d_model] = results.dims();

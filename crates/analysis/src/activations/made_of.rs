@@ -33,7 +33,7 @@ impl MadeOf {
         self.columns.positions()
     }
 
-    /// Whether both select the same positions of the same texts.
+    /// Whether `self` and `other` select the same positions of the same texts.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.positions() == other.positions()
             && self.origin.is_of_the_same_texts(&self.rows, &other.origin, &other.rows)

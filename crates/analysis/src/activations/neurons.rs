@@ -18,8 +18,8 @@ use hooklens_model::model::{ModelParts, Moe, narrowed};
 
 impl Analysis<'_> {
     /// Each neuron's output to the residual stream before a stage: `L0N0`, `L0N1`, ... In a mixture of experts,
-    /// `L0E0N0`, ..., which are zero where a token was not routed to the expert, and `L0SN0`, ... for the shared
-    /// expert.
+    /// neurons of routed experts are called `L0E0N0`, ... and are zero at tokens not routed to the expert; neurons of
+    /// the shared expert are called `L0SN0`, ...
     ///
     /// Stored as activations and output weights. [`Components::project`] and [`Analysis::logit_attrs`] never
     /// materialize the vectors; [`Components::vectors`] does.
@@ -35,9 +35,9 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`] unless `*mlp.hook_post` was recorded (for a mixture, `*mlp.hook_expert_*` and
-    /// `*mlp.experts.*.hook_post` at all positions, and `*mlp.shared.hook_*` if it has a shared expert) and, if the
-    /// MLP's output is normalized, `*ln2_post.hook_scale`.
+    /// [`AnalysisError::NotRecorded`] unless `*mlp.hook_post` was recorded and, if the MLP's output is normalized,
+    /// `*ln2_post.hook_scale`. A mixture requires `*mlp.hook_expert_*` and `*mlp.experts.*.hook_post` at all positions
+    /// instead of `*mlp.hook_post`, and also `*mlp.shared.hook_*` if it has a shared expert.
     pub fn stack_neuron_results(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
         let mut neurons = self.no_components(place);

@@ -24,7 +24,7 @@ pub enum Stage {
     Before(isize),
     /// The input of a layer's MLP. With parallel attention and MLP, the same as [`Stage::Before`].
     BeforeMlp(isize),
-    /// The input of the unembedding.
+    /// The end of the stream, which the unembedding reads through the final norm.
     Final,
 }
 
@@ -98,8 +98,7 @@ impl ResolvedStage {
 }
 
 impl Stage {
-    /// The number of layers whose attention has written to the stream by this stage, and the number of layers whose MLP
-    /// has.
+    /// Two numbers: how many layers' attention, and how many layers' MLPs, have written to the stream by this stage.
     pub(crate) fn layers_before(self, config: &TransformerConfig) -> Result<(usize, usize), InputError> {
         let place = self.place(config)?;
         Ok((place.attn_layers(), place.layers))

@@ -36,8 +36,8 @@ impl EdgeGraph {
     /// The graph of a model.
     ///
     /// # Errors
-    /// Fails for architectures in which the inputs of heads and MLPs are not sums of earlier outputs: latent attention,
-    /// normalized residual streams, layers without attention, shared keys, per-layer inputs.
+    /// Fails for architectures in which the inputs of heads and MLPs are not sums of earlier outputs, such as models
+    /// with a normalized residual stream, layers without attention, keys shared between layers, or per-layer inputs.
     pub fn of(model: &HookedTransformer) -> Result<Self> {
         let what = "a graph of edges";
         model.check_plain_layers(what)?;

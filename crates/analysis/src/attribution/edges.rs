@@ -134,7 +134,8 @@ impl EdgeScores {
     /// ```
     ///
     /// # Errors
-    /// [`PatchError::Shares`] if there are no scores, or if they belong to models with different edges.
+    /// [`PatchError::Shares`] if there are no scores, or if they belong to models with different edges
+    /// or weights.
     pub fn joined(shares: impl IntoIterator<Item = Self>) -> Result<Self, PatchError> {
         let wrong = |what: &'static str| PatchError::Shares { what };
         let mut shares = shares.into_iter();

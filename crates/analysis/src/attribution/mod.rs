@@ -1,5 +1,5 @@
-//! Attribution patching (Nanda 2023): a first-order estimate of every patch, from two forward passes and one backward
-//! pass.
+//! Attribution patching (Nanda 2023): a first-order estimate of the effect of every patch, from two forward passes and
+//! one backward pass.
 
 mod edge_graph;
 mod edges;

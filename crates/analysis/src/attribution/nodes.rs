@@ -48,8 +48,8 @@ struct Slopes<P> {
 }
 
 impl<'m, M: Patchable> Patching<'m, M> {
-    /// Estimates all patches at these points. Takes one source run, one unpatched run and one backward pass per
-    /// example, for any number of points.
+    /// Estimates the effects of all patches at these points. Takes one source run, one unpatched run and one backward
+    /// pass per example, for any number of points.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};

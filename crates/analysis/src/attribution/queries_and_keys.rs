@@ -146,19 +146,23 @@ impl Patching<'_> {
 
 /// One layer's activations.
 struct Recomputed {
-    /// The pattern and the gradient at it, `[1, head, query, key]`.
+    /// The attention pattern of the unpatched run, `[1, head, query, key]`.
     pattern: ArrayD<f32>,
+    /// The gradient of the metric at the pattern, `[1, head, query, key]`.
     gradient: ArrayD<f32>,
-    /// The patched queries (or keys) in both runs, and the keys (or queries) in the unpatched run,
-    /// `[1, pos, head, d_head]`.
+    /// The queries (or keys) that are patched, in the unpatched run, `[1, pos, head, d_head]`.
     base: ArrayD<f32>,
+    /// Like `base`, in the source run.
     source: ArrayD<f32>,
+    /// The keys (or queries) that are not patched, in the unpatched run, `[1, pos, head, d_head]`.
     other: ArrayD<f32>,
+    /// Number by which products of queries and keys are divided to get scores.
     divisor: f64,
 }
 
 impl Recomputed {
-    /// Change of a score: the product of the change of a patched query (or key) and a key (or query).
+    /// Change in a score when a query (or key) is patched: the dot product of the change in that query (or key) with
+    /// the unpatched key (or query), divided by `divisor`.
     fn change(&self, pos: usize, head: usize, other_pos: usize, other_head: usize) -> f64 {
         let d_head = self.base.shape()[3];
         let product = (0..d_head).map(|at| {
@@ -168,6 +172,7 @@ impl Recomputed {
         product.sum::<f64>() / self.divisor
     }
 
+    /// Entry of the pattern, and the gradient at it.
     fn at(&self, head: usize, query: usize, key: usize) -> (f64, f64) {
         let at = [0, head, query, key];
         (f64::from(self.pattern[at]), f64::from(self.gradient[at]))

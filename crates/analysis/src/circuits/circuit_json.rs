@@ -1,4 +1,4 @@
-//! Circuits as JSON: hooklens's own format, and MIB's.
+//! Circuits as JSON, in hooklens's own format and in MIB's format.
 
 use std::collections::BTreeMap;
 
@@ -142,7 +142,7 @@ impl EdgeScores {
     /// ```
     ///
     /// # Errors
-    /// Fails if the circuit or the scores belong to another model.
+    /// Fails if the circuit or the scores belong to a different model.
     pub fn to_mib(&self, model: &HookedTransformer, circuit: &Circuit) -> Result<String> {
         let graph = EdgeGraph::of(model)?;
         graph.check_same(&self.graph())?;

@@ -49,7 +49,7 @@ pub(super) fn sender(sender: Sender, naming: Naming) -> String {
     }
 }
 
-/// All names of a receiver: in MIB's naming, those of all query heads that share a key/value head.
+/// All names of a receiver. In MIB's naming, a key/value head has one name per query head that shares it.
 pub(super) fn receiver_names(graph: &EdgeGraph, to: usize, naming: Naming) -> Vec<String> {
     let receiver = graph.receivers()[to];
     let of = |layer: isize, heads: &[usize], letter: char| {

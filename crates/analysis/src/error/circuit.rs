@@ -37,7 +37,7 @@ pub enum CircuitError {
         /// The receiver.
         receiver: String,
     },
-    /// The circuit or the scores belong to an architecture with other edges.
+    /// The circuit or the scores belong to an architecture with different edges.
     #[error(
         "the edges belong to another architecture: they connect {} senders to {} receivers, but the model has {} \
          senders and {} receivers{}", given.0, given.1, expected.0, expected.1, named(given, expected)
@@ -48,7 +48,7 @@ pub enum CircuitError {
         /// Number of senders and receivers of the model.
         expected: (usize, usize),
     },
-    /// The circuit or the scores belong to a model with other weights.
+    /// The circuit or the scores belong to a model with different weights.
     #[error(
         "the circuit or the scores belong to a model with other weights, weight processing or dictionaries: they hash \
          to {given}, but this model's hash to {expected}"
@@ -73,7 +73,7 @@ pub enum CircuitError {
         /// The score.
         value: f64,
     },
-    /// Nodes belong to other sites.
+    /// Nodes belong to different sites.
     #[error("the nodes of {whose} differ from the circuit's: {what}")]
     OtherNodes {
         /// What was combined with the circuit.

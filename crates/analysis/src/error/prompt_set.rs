@@ -90,7 +90,7 @@ pub enum PromptSetError {
         drawn: Option<usize>,
         /// Number of combinations of words that the tokenizer does not permit.
         skipped: usize,
-        /// The reason for the first of them.
+        /// Why the first of these combinations was skipped.
         reason: String,
     },
     /// The tokenizer cannot encode a text.

@@ -14,8 +14,8 @@ use hooklens_model::tokens::Tokens;
 /// A head's mean attention to the previous token, to duplicate tokens and to induction targets, each from 0 to 1.
 ///
 /// A score is the sum of `pattern[query, key]` over a query's matching keys, averaged over the queries that have any.
-/// Only keys before the query count, even if the query's token repeats the previous one. BOS tokens count like any
-/// other token, and padding is ignored. A score is NaN if no query has matching keys.
+/// Only keys before the query count: if a token repeats the previous token, its own position is not an induction
+/// target. BOS tokens count like any other token, and padding is ignored. A score is NaN if no query has matching keys.
 ///
 /// `hooklens dump`, `hooklens attention` and `hooklens heads` print these scores. `HookedTransformer::detect_heads`
 /// implements TransformerLens's `detect_head`, which averages over *all* queries, including those without matching
@@ -71,7 +71,7 @@ pub(super) fn scores_of(model: &HookedTransformer, input: Input) -> Result<Label
 }
 
 /// Scores of every head over all prompts, `[pattern, layer, head]`, and over each prompt, `[pattern, layer, head,
-/// prompt]`. Prompts with more queries count for more in the former.
+/// prompt]`. Prompts with more queries have more weight in the scores over all prompts.
 ///
 /// # Errors
 /// Same as [`Experiments::head_scores`](super::Experiments::head_scores).

@@ -7,7 +7,7 @@ use hooklens_model::model::HookedTransformer;
 use super::{HeadDetection, PromptReport, head_detector, head_scores, test_prompt};
 use crate::labeled::LabeledArray;
 
-/// Short experiments on a model: head scores and prompt tests. Part of the prelude.
+/// Short experiments on a model: head scores, head detection and prompt tests. Part of the prelude.
 pub trait Experiments {
     /// Previous-token, duplicate-token and induction scores of every head on these texts or tokens,
     /// `[pattern, layer, head]`. To score the heads of one layer from a recorded pattern, use the function

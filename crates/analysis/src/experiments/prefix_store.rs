@@ -71,7 +71,7 @@ impl<'m> PrefixStore<'m> {
         let mut found = None;
         for (known, place) in nearest {
             let mut fork = self.held[place].1.fork(1)?;
-            // A sliding-window cache may have dropped keys that an earlier position needs. Try the next best one.
+            // A sliding-window cache may have dropped keys that an earlier position needs. Try the next best cache.
             match fork.truncate(known) {
                 Ok(()) => {
                     found = Some((fork, known));

@@ -50,7 +50,7 @@ impl SteeringVector {
     /// ```
     ///
     /// # Errors
-    /// Same as [`HookedModel::record`]; [`HookError::Rank`] for a point of another rank.
+    /// Same as [`HookedModel::record`]; [`HookError::Rank`] for a point of a different rank.
     pub fn between(
         model: &HookedTransformer,
         towards: impl Into<Input>,
@@ -190,7 +190,7 @@ impl SteeringVector {
         Ok(self.for_its_model(hook.that_uses("take out a direction", &self.vector)))
     }
 
-    /// Restricts a hook to the vector's model, because the direction means something else under other weights or
+    /// Restricts a hook to the vector's model, because the direction means something else under different weights or
     /// processing.
     fn for_its_model(&self, hook: Hook<'static>) -> Hook<'static> {
         match &self.model {

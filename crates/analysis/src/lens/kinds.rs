@@ -15,8 +15,8 @@ use hooklens_model::error::Result;
 /// The logit lens of encoders and encoder-decoders. Part of the prelude. For a `HookedTransformer`, see
 /// [`Analysis::logit_lens`](crate::activations::Analysis::logit_lens).
 pub trait LogitLens: HookedModel {
-    /// The logit lens (nostalgebraist 2020): applies the masked-token head (in an encoder-decoder, the unembedding) to
-    /// the residual stream before each layer and after the last layer.
+    /// The logit lens (nostalgebraist 2020): decodes the residual stream before each layer and after the last layer
+    /// with an encoder's masked-token head or an encoder-decoder's unembedding.
     ///
     /// ```
     /// # use hooklens::prelude::*;

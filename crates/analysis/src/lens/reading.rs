@@ -43,7 +43,7 @@ pub type TopTokens = Vec<(u32, f32)>;
 
 impl Analysis<'_> {
     /// The logit lens (nostalgebraist 2020): the final norm and the unembedding applied to the stream before each layer
-    /// (with [`Per::Sublayer`], also before each MLP) and after the last layer.
+    /// and after the last layer. With [`Per::Sublayer`], also applied to the stream before each MLP.
     ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`](crate::activations::AnalysisError::NotRecorded), as for

@@ -22,7 +22,7 @@ use hooklens_model::tokens::Tokens;
 pub(super) struct BaseRun {
     /// Number of tokens.
     len: usize,
-    /// The prompt's tokens, if runs can resume from this one; otherwise empty.
+    /// The prompt's tokens, if other runs can resume from this run; otherwise empty.
     tokens: Vec<u32>,
     /// Residual stream before each layer, `[1, pos, d_model]`.
     resid_pre: Vec<Tensor<3>>,
@@ -47,7 +47,7 @@ fn after(config: &TransformerConfig) -> Point<3> {
 }
 
 impl BaseRun {
-    /// Runs a decoder so that other runs can resume from this one.
+    /// Runs a decoder so that other runs can resume from this run.
     pub(super) fn of_decoder(
         model: &HookedTransformer,
         tokens: &[u32],

@@ -1,4 +1,4 @@
-//! Gradients of a metric that may fail.
+//! Gradients of a metric whose computation may fail.
 
 use burn::tensor::Tensor;
 

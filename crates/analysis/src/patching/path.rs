@@ -53,8 +53,8 @@ struct Reader {
 }
 
 impl Patching<'_> {
-    /// Path patching (Goldowsky-Dill et al. 2023): computes the metric when only the receivers see a head's output from
-    /// the source run, for each head, `[layer, head]`.
+    /// Path patching (Goldowsky-Dill et al. 2023): for each head, `[layer, head]`, computes the metric when only the
+    /// receivers see this head's output from the source run.
     ///
     /// First, each head's output is patched while the `frozen` activations keep their unpatched values, and the
     /// receivers' inputs are recorded. Then the receivers get those inputs in a run in which nothing is frozen. A head

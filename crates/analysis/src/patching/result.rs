@@ -126,7 +126,7 @@ impl PatchingResult {
         self.over_examples(standard_error)
     }
 
-    /// Change of the metric of each example, with the axes of [`PatchingResult::values`].
+    /// Change in the metric of each example at each site, with the axes of [`PatchingResult::values`].
     ///
     /// ```
     /// # use hooklens::patching::{Metric, Patching};
@@ -183,8 +183,8 @@ impl PatchingResult {
         settings.effects(&self.effects())
     }
 
-    /// Statistics of the paired differences between the effects of this result and those of another result for the same
-    /// examples and sites, for instance with another ablation.
+    /// Statistics of the paired differences between the effects of this result and the effects of a second result for
+    /// the same examples and sites, for instance with a different ablation.
     ///
     /// # Errors
     /// [`StatisticsError::Compared`] if the sites or the unpatched metrics of the examples differ; also the errors of
@@ -210,7 +210,7 @@ impl PatchingResult {
         settings.effects(&matching(self.values.axes().to_vec(), gaps))
     }
 
-    /// Mean change of the metric over examples.
+    /// Mean change in the metric over examples.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -263,9 +263,9 @@ impl PatchingResult {
     }
 
     /// Formats the result as CSV with one row per site: the site's labels, the mean over examples, the standard error
-    /// of the mean, the effect, the normalized effect (empty if [`PatchingResult::normalized`] fails), and the bounds
-    /// of the effect's 95 % interval, its p-value and its adjusted p-value ([`PatchingResult::statistics`]; these four
-    /// are empty for a single example).
+    /// of the mean, the effect, and the normalized effect (empty if [`PatchingResult::normalized`] fails). Four columns
+    /// from [`PatchingResult::statistics`] follow, which are empty for a single example: the lower and upper bounds of
+    /// the effect's 95 % interval, the p-value and the adjusted p-value.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};

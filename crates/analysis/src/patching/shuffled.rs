@@ -11,7 +11,7 @@ use super::sweep::Patching;
 use crate::error::PatchError;
 
 impl<M: Patchable> Patching<'_, M> {
-    /// Takes each example's patches from the prompt of another example of the same length, chosen at random from a
+    /// Takes each example's patches from the prompt of a different example of the same length, chosen at random from a
     /// seed. The prompts that are patched and their metrics stay the same, so the effects of shuffled pairs are effects
     /// of patches that are unrelated to the example. Repeat the sweep with several seeds to get this null distribution.
     ///
@@ -58,7 +58,7 @@ impl<M: Patchable> Patching<'_, M> {
                 return Err(PatchError::Shuffled { reason });
             }
             group.shuffle(random);
-            // Each example takes the prompt of the next one, so no example keeps its own.
+            // Each example takes the next example's prompt, so no example keeps its own prompt.
             for (place, example) in group.iter().enumerate() {
                 shuffled[*example] = source[group[(place + 1) % group.len()]].clone();
             }

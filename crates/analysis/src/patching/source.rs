@@ -1,4 +1,4 @@
-//! The source of patches: another run, zeros or means.
+//! The source of patches: a different run, zeros or means.
 
 use std::collections::HashMap;
 
@@ -39,13 +39,13 @@ pub enum Ablation<I = Input> {
     Mean(I),
     /// The mean over these prompts at each position. The prompts must have the same length as the examples.
     MeanByPosition(I),
-    /// Activations from runs on these prompts, one per example (resample ablation).
+    /// Activations from runs on these prompts, one prompt per example (resample ablation).
     Resample(I),
 }
 
 /// The source of a sweep's patches.
 pub(crate) enum Source<P> {
-    /// Activations of a run on another prompt, one per example.
+    /// Activations from runs on these prompts, one prompt per example.
     Run(Vec<P>),
     /// Zeros.
     Zero,

@@ -177,7 +177,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
         self
     }
 
-    /// Whether patches come from another prompt's run.
+    /// Whether patches come from runs on other prompts.
     pub(crate) fn is_paired(&self) -> bool {
         matches!(self.source, Source::Run(_))
     }
@@ -378,7 +378,7 @@ impl<M: Patchable> fmt::Debug for Patching<'_, M> {
     }
 }
 
-/// Number of copies of `tokens` tokens that one batch may have.
+/// Maximum number of copies of a prompt with this number of tokens in one batch.
 pub(crate) fn copies_at_once(tokens: usize) -> usize {
     (TOKENS_AT_ONCE / tokens.max(1)).max(1)
 }

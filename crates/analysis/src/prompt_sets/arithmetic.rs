@@ -2,10 +2,10 @@
 
 use super::Template;
 
-/// Largest summand.
+/// Largest addend.
 const MOST: u32 = 20;
 
-/// The corrupted prompt has another first summand. The solved example shows the format; without spaces, numbers are
+/// The corrupted prompt has a different first addend. The solved example shows the format; without spaces, numbers are
 /// single tokens in most tokenizers.
 pub(super) fn template() -> Template {
     let pairs = (1..=MOST).flat_map(|a| (1..=MOST).map(move |b| (a, b)));

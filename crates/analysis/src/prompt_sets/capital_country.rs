@@ -45,7 +45,7 @@ const CAPITALS: [[&str; 2]; 40] = [
     ["Qatar", "Doha"],
 ];
 
-/// The corrupted prompt has another country.
+/// The corrupted prompt names a different country.
 pub(super) fn template() -> Template {
     let prompt = |country: &str| format!("{{of}} {country} is{{city}}");
     Template::new(prompt("{country}"), prompt("{other}"), " {capital}", " {other_capital}")

@@ -10,7 +10,7 @@ const ARGUMENTS: [&str; 32] = [
 
 const NAMES: [&str; 8] = ["load", "update", "create", "process", "get", "build", "check", "run"];
 
-/// The corrupted prompt has another name instead of the third argument.
+/// The corrupted prompt has a different third argument.
 pub(super) fn template() -> Template {
     let prompt = |third: &str| {
         format!(

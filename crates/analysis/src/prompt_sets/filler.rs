@@ -28,14 +28,15 @@ pub(super) fn expanded(
     Ok(pieces)
 }
 
-/// The token of a word after a text, if the word is a single token that decodes to it. Spaces at the end of the text
-/// belong to the word.
+/// The token of a word after a text, if the word is encoded as a single token that decodes to the word. Spaces at the
+/// end of the text belong to the word.
 pub(super) fn next_token(tokenizer: &Tokenizer, prefix: &str, word: &str) -> Option<u32> {
     let before = tokenizer.encode(prefix.trim_end_matches(' ')).ok()?;
     token_after(tokenizer, &before, prefix, word)
 }
 
-/// The token of a word after a text with these tokens, if the word is a single token that decodes to it.
+/// The token of a word after a text with these tokens, if the word is encoded as a single token that decodes to the
+/// word.
 fn token_after(tokenizer: &Tokenizer, before: &[u32], prefix: &str, word: &str) -> Option<u32> {
     let ids = tokenizer.encode(&format!("{prefix}{word}")).ok()?;
     let [id] = ids.strip_prefix(before)? else { return None };

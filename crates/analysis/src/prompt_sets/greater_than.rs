@@ -1,4 +1,4 @@
-//! Years that are later than another one (Hanna et al. 2023).
+//! Years that are later than a given year (Hanna et al. 2023).
 
 use super::Template;
 
@@ -32,7 +32,7 @@ const NOUNS: [&str; 24] = [
 /// Largest distance between years.
 const MOST: u32 = 8;
 
-/// The corrupted prompt begins in the year 01, so both answers are later.
+/// The corrupted prompt begins in the year 01, so both the answer and the wrong answer are later years.
 pub(super) fn template() -> Template {
     let years = (2 + MOST..=98 - MOST).flat_map(|year| (1..=MOST).map(move |gap| [year, year + gap, year - gap]));
     Template::new(

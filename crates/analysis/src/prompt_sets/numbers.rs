@@ -13,8 +13,9 @@ pub(super) struct Numbers {
     listed: std::vec::IntoIter<u32>,
     all: u128,
     seen: HashSet<u128>,
-    /// Number of random draws so far, and its maximum.
+    /// Number of random draws so far.
     pub(super) drawn: usize,
+    /// Maximum number of random draws.
     most: usize,
     random: ChaCha8Rng,
 }

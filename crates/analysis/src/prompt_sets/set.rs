@@ -29,7 +29,7 @@ use crate::error::PromptSetError;
 pub enum PromptSet {
     /// Indirect object identification (Wang et al. 2022): which of two names receives something.
     Ioi,
-    /// Years that are later than another year of the same century (Hanna et al. 2023).
+    /// Years that are later than a given year of the same century (Hanna et al. 2023).
     GreaterThan,
     /// `is` or `are` after a subject and a distractor noun of the opposite grammatical number (Linzen et al. 2016).
     SubjectVerbAgreement,

@@ -33,8 +33,8 @@ const NOUNS: [[&str; 2]; 24] = [
 const PLACES: [[&str; 2]; 5] =
     [["cabinet", "cabinets"], ["window", "windows"], ["door", "doors"], ["garden", "gardens"], ["wall", "walls"]];
 
-/// The corrupted prompt has the subject in the other grammatical number. In the clean prompt, the noun before the verb
-/// does not have the subject's number.
+/// The corrupted prompt has the subject in the opposite grammatical number (singular or plural). In the clean prompt,
+/// the noun before the verb differs from the subject in number.
 pub(super) fn template() -> Template {
     let rows = NOUNS.iter().flat_map(|[one, many]| {
         PLACES.iter().flat_map(move |[single, plural]| {

@@ -17,7 +17,7 @@ use crate::error::PromptSetError;
 /// Number of pairs made in parallel.
 const TOGETHER: usize = 1024;
 
-/// The texts before words: the index of a list of words, and the texts before each word of its rows.
+/// Index of a list of words and, for each place in its rows, the texts that come before a word in that place.
 type Prefixes = (usize, Vec<BTreeSet<String>>);
 
 /// A pair of prompts with named slots, such as `{name}`, and the words to fill them with. `{{` and `}}` are literal
@@ -53,8 +53,8 @@ pub struct Template {
 }
 
 impl Template {
-    /// Creates a template of a clean and a corrupted prompt, and of the answer and the wrong answer as they follow the
-    /// prompts, with a leading space if there is one.
+    /// Creates a template from a clean prompt, a corrupted prompt, the answer and the wrong answer. Write both answers
+    /// as they continue the prompts, including a leading space if the text has one.
     pub fn new(
         clean: impl Into<String>,
         corrupted: impl Into<String>,
@@ -275,8 +275,8 @@ impl Template {
         })
     }
 
-    /// For each list of words, and for each word of a row, the texts that the word follows, with other slots filled by
-    /// the first words.
+    /// For each list of words, and for each place in its rows, the texts that come before a word in that place. The
+    /// slots in these texts are filled with the first words of their lists.
     fn prefixes(&self, choices: &[Choices]) -> Result<Vec<Prefixes>, PromptSetError> {
         let first: BTreeMap<&str, &str> = choices.iter().flat_map(|own| own.draw(0)).collect();
         let word = |slot: &str| first.get(slot).copied().unwrap_or_default();

@@ -18,7 +18,7 @@ impl Statistics {
         let count = effects.len() as f64;
         resamples.each(|row| means.push(row.iter().map(|example| effects[*example as usize]).sum::<f64>() / count));
         let mean = mean(effects);
-        // Leaving out an example changes the mean in proportion to the example's distance from it.
+        // Leaving out an example changes the mean in proportion to the example's distance from the mean.
         self.bounds(mean, || effects.iter().map(|effect| effect - mean).collect(), means)
     }
 

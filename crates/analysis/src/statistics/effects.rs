@@ -26,7 +26,7 @@ pub struct EffectStatistics {
 }
 
 impl EffectStatistics {
-    /// Removes the p-values of places that are not sites, and adjusts the others anew.
+    /// Removes the p-values of places that are not sites, and recomputes the adjusted p-values of the sites.
     pub(crate) fn only(mut self, is_site: impl Fn(&IxDyn) -> bool) -> Self {
         let mut values = self.p_value.values().clone();
         values.indexed_iter_mut().filter(|(place, _)| !is_site(place)).for_each(|(_, p_value)| *p_value = f64::NAN);

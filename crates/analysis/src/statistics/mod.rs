@@ -106,8 +106,9 @@ impl Statistics {
         Ok(self.bootstrap(effects, &self.bootstrap_resamples(effects.len())))
     }
 
-    /// Two-sided p-value of the hypothesis that effects are symmetric around zero, by flipping their signs: exact for up
-    /// to 12 effects, else `(hits + 1) / (permutations + 1)`.
+    /// Two-sided p-value of the hypothesis that effects are symmetric around zero, computed by flipping their signs.
+    /// Exact for up to 12 effects. For more effects, it is `(hits + 1) / (permutations + 1)`, where `hits` is the
+    /// number of random flips whose mean is at least as far from zero as the observed mean.
     ///
     /// # Errors
     /// Same as [`Statistics::interval`].

@@ -9,14 +9,14 @@ const EXACT: usize = 12;
 impl Statistics {
     /// Random flips of this many examples; none if all flips are enumerated.
     pub(super) fn flips(&self, examples: usize) -> Resamples {
-        // Uses a different stream of random numbers from the bootstrap's.
+        // Uses a different stream of random numbers than the bootstrap does.
         Resamples::new(!self.seed, if examples <= EXACT { 0 } else { self.permutations }, examples, 2)
     }
 
     /// Share of flips whose mean is at least as far from zero as the observed mean.
     pub(super) fn sign_flips(&self, effects: &[f64], flips: &Resamples) -> f64 {
         let observed = effects.iter().sum::<f64>().abs();
-        // Tolerates rounding errors of sums that are computed in another order.
+        // Tolerates rounding errors of sums that are computed in a different order.
         let least = observed - observed * 100.0 * f64::EPSILON;
         if effects.len() <= EXACT {
             let sum = |signs: usize| {

@@ -15,7 +15,7 @@ const CHECKPOINT_STEPS: usize = 20;
 
 #[derive(Debug, Args)]
 pub(super) struct MethodArgs {
-    /// How edges or nodes are scored; by default mask-gradients, with --nodes attribution
+    /// How edges or nodes are scored (default: mask-gradients for edges, attribution for nodes)
     #[arg(long, value_enum, conflicts_with = "circuit")]
     method: Option<MethodArg>,
     /// Number of integration steps for eap-ig and mask-gradients (5 by default), or of training steps for learned-masks
@@ -32,7 +32,7 @@ pub(super) struct MethodArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum MethodArg {
-    /// Gradients along the ablation of all edges (works with every --ablate)
+    /// Gradients averaged over steps in which all edges are ablated more and more (works with every --ablate)
     MaskGradients,
     /// Edge attribution patching
     Eap,
@@ -48,7 +48,7 @@ enum MethodArg {
     Acdc,
     /// Attribution patching of nodes
     Attribution,
-    /// Attribution patching of nodes, without each layer in turn
+    /// Attribution patching of nodes, averaged over one gradient per layer, each of which skips its layer
     GradDrop,
 }
 

@@ -40,7 +40,7 @@ pub(super) struct CircuitArgs {
     pub(super) process: ProcessArg,
     #[command(flatten)]
     pub(super) pairs: PairArgs,
-    /// What ablated edges carry in the clean runs; by default, their activations in the run on the corrupted prompt
+    /// What ablated edges carry in the clean runs (default: the activations of the run on the corrupted prompt)
     #[arg(long, value_enum)]
     pub(super) ablate: Option<AblateArg>,
     /// Find a circuit of nodes instead of edges
@@ -253,7 +253,8 @@ fn save(args: &CircuitArgs, circuit: &str) -> CliResult {
     if args.json { Ok(()) } else { said(path) }
 }
 
-/// The circuit of the edges with the best scores, and its number of edges before edges on no path were removed.
+/// The circuit of the edges with the best scores, without edges that are on no path, and the number of edges before
+/// those were removed.
 fn chosen(args: &CircuitArgs, scores: &EdgeScores) -> Result<(Circuit, usize), Failure> {
     let edges = scores.graph().len();
     let count = args.keep.unwrap_or((edges as f64 * args.share) as usize);

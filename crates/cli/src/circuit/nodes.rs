@@ -187,7 +187,7 @@ struct Node {
     score: Option<f64>,
     interval: Option<[f64; 2]>,
     adjusted_p_value: Option<f64>,
-    /// Share of the resampled circuits that contain it.
+    /// Share of the resampled circuits that contain the node.
     inclusion: Option<f64>,
 }
 

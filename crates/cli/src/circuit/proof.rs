@@ -14,7 +14,7 @@ use hooklens_model::error::Error;
 #[derive(Debug, Args)]
 pub(super) struct ProofArgs {
     /// Number of random subsets of edges: for measuring completeness, and for ablating some of the edges outside the
-    /// circuit; with --nodes, number of random subsets of the nodes outside
+    /// circuit; with --nodes, number of random subsets of the nodes outside the circuit
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(super) subsets: usize,
     /// Number of steps of the search for the worst edges to ablate outside the circuit

@@ -77,9 +77,9 @@ struct Edge {
     sender: Sender,
     receiver: Receiver,
     score: Option<f64>,
-    /// Share of the resampled circuits that contain it.
+    /// Share of the resampled circuits that contain the edge.
     inclusion: Option<f64>,
-    /// Faithfulness that the circuit loses without it.
+    /// Faithfulness that the circuit loses without the edge.
     loss: Option<f64>,
 }
 

@@ -186,7 +186,7 @@ enum Kind {
     Matryoshka,
 }
 
-/// Maximum number of latents: with two coordinates each, their weights would fill the memory of any machine.
+/// Maximum number of latents. More would not fit into the memory of any machine, even with only two weights each.
 const MOST_LATENTS: usize = 1 << 40;
 
 impl TrainArgs {
@@ -403,7 +403,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
 /// beginning-of-sequence token, if they record it.
 ///
 /// # Errors
-/// Fails if the activations are from another model, or from this model with different processing or edits.
+/// Fails if the activations are from a different model, or from this model with different processing or edits.
 fn dumped_alike(args: &TrainArgs, model: &HookedTransformer) -> Result<Option<bool>, Failure> {
     let none: [&str; 0] = [];
     let store = ActivationStore::new(&args.dump, none);
@@ -440,7 +440,8 @@ fn recorded_tokens(folder: &Path) -> bool {
     record.is_some_and(|record| record["data"].is_string() || record["data"]["prompts"].is_number())
 }
 
-/// Fails if the dictionary in `folder` was trained with other settings or data, or does not record how it was trained.
+/// Fails if the dictionary in `folder` was trained with different settings or data, or does not record how it was
+/// trained.
 fn check_finished(folder: &Path, now: &TrainingIdentity) -> CliResult {
     let path = folder.join(TOLD);
     let failed = |reason: String| {

@@ -47,7 +47,8 @@ pub(super) struct GraphReport<'g> {
     pub(super) top: usize,
 }
 
-/// Name of a feature group, from the token that most of its members promote.
+/// Name of a feature group: the token that its members promote most often, or the group's number if no token occurs
+/// twice.
 pub(super) fn group_name(number: usize, members: &[usize], words: &FeatureTokens) -> String {
     let mut raised: BTreeMap<&str, usize> = BTreeMap::new();
     for token in members.iter().filter_map(|node| words.get(node)).flat_map(|[raised, _]| raised) {

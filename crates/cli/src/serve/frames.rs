@@ -22,8 +22,9 @@ pub(super) struct Frames {
     known: usize,
     /// Number of payload bytes of the current frame still to come.
     left: u64,
-    /// Length of the current message so far, summed over its frames, and whether it is still open.
+    /// Length of the current message so far, summed over its frames.
     message: u64,
+    /// Whether the current message has further frames.
     open: bool,
     /// Whether the current frame ends a message.
     last: bool,

@@ -31,8 +31,8 @@ pub(super) fn open(path: &Path, field: Option<&str>, watch: Option<Watch>) -> Re
 }
 
 /// Opens the lines of an uncompressed file that follow a newline in a range of bytes. A range that starts at 0 also
-/// contains the first line. Consecutive ranges thus contain every line exactly once, even if lines cross their
-/// boundaries.
+/// contains the first line. Consecutive ranges thus contain every line exactly once, even lines that cross a boundary
+/// between ranges.
 pub(super) fn open_range(
     path: &Path,
     range: Range<u64>,
@@ -92,8 +92,8 @@ pub(super) struct Lines {
     at: u64,
     /// Byte of the file at which the last line read starts.
     begun: u64,
-    /// Byte at which the range ends; a line that starts after it is not read. In a compressed file, it is unknown until
-    /// the reader reaches it.
+    /// Byte at which the range ends; a line that starts after this byte is not read. In a compressed file, the end is
+    /// unknown until the reader reaches it.
     end: Rc<Cell<u64>>,
     number: usize,
     /// Whether the rest of a line that is too long has not been read.
@@ -134,7 +134,7 @@ impl Lines {
         Ok(self)
     }
 
-    /// Counts bytes that were read. The line after them belongs to the range if the newline before that line does.
+    /// Counts bytes that were read. The line that follows belongs to the range if the newline before the line does.
     fn passed(&mut self, bytes: usize) {
         self.at += bytes as u64;
         self.ended |= self.at > self.end.get();

@@ -189,7 +189,7 @@ impl Corpus {
 }
 
 /// Adds a callback that reports how many bytes of the line-based files were read. If prompts are selected by their
-/// numbers, these are the bytes read to count them.
+/// numbers, only the bytes read to count the prompts are reported.
 pub fn watched(corpus: Corpus, watch: Watch) -> Corpus {
     Corpus { watch: Some(watch), ..corpus }
 }

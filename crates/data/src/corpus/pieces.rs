@@ -1,8 +1,8 @@
 //! Pieces of a corpus that can be read independently.
 //!
-//! They are found without reading the corpus, and do not depend on how many tasks share it: ranges of bytes of a file
-//! of lines, frames of a Zstandard file, row groups of a Parquet file, record batches of an Arrow file. Files that can
-//! only be read from the start (gzip files and streams) are one piece each.
+//! Pieces are found without reading the whole corpus, and do not depend on how many tasks share the corpus. A piece is
+//! a range of bytes of a file of lines, one or more frames of a Zstandard file, a row group of a Parquet file, or a
+//! record batch of an Arrow file. A file that can only be read from the start (a gzip file or a stream) is one piece.
 
 use std::io::{Error, Read};
 use std::ops::Range;
@@ -17,12 +17,13 @@ use super::{Corpus, InPieces, PlacedPrompts, files, files_of, frames, lines, unp
 use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
 
-/// Maximum and minimum size of a piece of a file of lines, in bytes. The minimum ensures that the newline before the
-/// second piece is not at byte 0, where the first piece starts.
+/// Maximum and minimum size of a piece of a file of lines, in bytes. With 1-byte pieces, the second piece's search for
+/// a newline would start at byte 0, and a range that starts at 0 also contains the first line, so that line would be
+/// read twice.
 const PIECE: (u64, u64) = (32 << 10, 2);
 /// Number of pieces of a corpus that is neither very large nor very small: more than there are tasks.
 const PIECES: u64 = 8192;
-/// Maximum size of a piece in an object store, in bytes. Each piece is a request there.
+/// Maximum size of a piece of an object in a store, in bytes. Each piece takes a request.
 const REQUEST: u64 = 1 << 20;
 
 /// The pieces of a corpus, in the order of its prompts.
@@ -48,7 +49,7 @@ struct FilePieces {
     path: Arc<Path>,
     /// Length of the file in bytes; `None` for a stream.
     bytes: Option<u64>,
-    /// Number of its first part.
+    /// Number of the file's first part.
     first: usize,
     kind: Kind,
 }
@@ -59,14 +60,14 @@ enum Kind {
     Whole,
     /// Parts are ranges of bytes.
     Ranges,
-    /// Frames that start at these bytes; each part has one or more.
+    /// Each part is one or more frames; the parts start at these bytes.
     Frames(Arc<[u64]>),
-    /// This many row groups or record batches.
+    /// Parts are row groups or record batches, given as their number.
     #[cfg(feature = "arrow")]
     Groups(usize),
 }
 
-/// Finds the pieces of a corpus. Its files are not read, unless [`Corpus::skip`], [`Corpus::limit`] or
+/// Finds the pieces of a corpus. Its files are not read in full, unless [`Corpus::skip`], [`Corpus::limit`] or
 /// [`Corpus::sample`] select prompts: then prompts are counted first, up to the last one that may be selected.
 ///
 /// # Errors
@@ -338,7 +339,7 @@ mod tests {
             let pieces = pieces_of_size(&corpus, size).unwrap();
             let apart: Vec<_> = (0..pieces.count()).flat_map(|piece| prompts(pieces.open(piece).unwrap())).collect();
             prop_assert_eq!(&apart, &prompts(corpus.placed().unwrap()));
-            // Read in one pass, each prompt is in the same piece.
+            // When all pieces are read in one pass, each prompt is in the same piece as before.
             let of = |piece| (piece, prompts(pieces.open(piece).unwrap()).len());
             let mut counts: std::collections::BTreeMap<usize, usize> = (0..pieces.count()).map(of).collect();
             let mut together = Vec::new();

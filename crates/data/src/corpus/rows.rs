@@ -19,13 +19,14 @@ const JOINED: u64 = 4 << 20;
 /// A row of token ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CorpusRow {
-    /// The piece that it belongs to.
+    /// The piece that the row belongs to.
     pub piece: usize,
     /// The token ids.
     pub tokens: Vec<u32>,
     /// Where the prompt comes from; `None` if it was not read from a file, or was joined with others.
     pub place: Option<Place>,
-    /// Hash of the piece's prompts up to this one, or of all of them if prompts are joined.
+    /// Hash of the piece's prompts up to and including this one, or of all prompts of the piece if prompts are joined;
+    /// 0 for rows in memory.
     pub hash: u64,
 }
 
@@ -45,13 +46,15 @@ pub trait RowSource {
     /// Opens the rows of consecutive pieces, after the first `skipped` of the first piece.
     fn open_all(&self, pieces: Range<usize>, skipped: usize) -> RowIter<'_>;
 
-    /// Hash of the prompts of a piece, as in [`CorpusRow::hash`], up to its row `rows`, or of all of them.
+    /// Hash of the first `rows` prompts of a piece, as in [`CorpusRow::hash`]; of all its prompts if `rows` is `None`,
+    /// if prompts are joined, or for rows in memory.
     fn hash(&self, piece: usize, rows: Option<usize>) -> Result<u64>;
 
     /// Describes a piece, for messages.
     fn name(&self, piece: usize) -> String;
 
-    /// Identifies the prompts, without reading them all if that takes long.
+    /// A description that identifies the prompts. Prompts in files are identified by the names and sizes of the files,
+    /// without reading them.
     fn described(&self) -> Result<Value>;
 
     /// Called before all pieces are read again, that is, before the second and every later pass.
@@ -141,14 +144,15 @@ impl<'m> CorpusRows<'m> {
         Self { pieces, field: corpus.field.clone(), selection, tokenize, join, tokenization: Map::new(), on_pass: None }
     }
 
-    /// Describes everything that determines the token ids of a text, because only texts are hashed.
+    /// Sets the description of everything that determines the token ids of a text. It is stored because hashes of
+    /// prompts only cover their texts.
     #[must_use]
     pub fn tokenized_by(mut self, tokenization: Map<String, Value>) -> Self {
         self.tokenization = tokenization;
         self
     }
 
-    /// Calls a function when another pass over the corpus begins.
+    /// Sets a function that is called before the second and every later pass over the corpus.
     #[must_use]
     pub fn on_pass(mut self, begun: impl Fn(u64) + Sync + 'm) -> Self {
         self.on_pass = Some(Box::new(begun));

@@ -10,7 +10,7 @@ const PIECES: usize = 8192;
 /// Maximum number of prompts per piece.
 const LARGEST: usize = 256;
 
-/// Selected prompts, in pieces of equal numbers of prompts. Only their numbers are kept in memory.
+/// Selected prompts, in pieces with the same number of prompts each. Only the prompts' numbers are kept in memory.
 #[derive(Debug, Clone)]
 pub(super) struct Selection {
     /// For each part of the corpus, the number of its first prompt.
@@ -34,7 +34,7 @@ pub(super) fn is_prompt<P>(item: &Result<P, DumpError>) -> bool {
 
 impl Selection {
     /// Selects prompts of a corpus, given its items and the part that each belongs to. Nothing is read after the last
-    /// selected prompt. `bytes` is the desired size of a piece, met on average.
+    /// selected prompt. `bytes` is the desired average size of a piece.
     pub(super) fn new(corpus: &Corpus, items: InPieces, bytes: Option<u64>) -> Result<Self, DumpError> {
         let first = corpus.skip as u64;
         let last = corpus.limit.map_or(u64::MAX, |limit| first.saturating_add(limit as u64));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// The pieces contain what is read in order, whatever their size, and each piece is the same on its own.
+        /// Read together or one by one, pieces of any size contain the same prompts as the corpus read in order.
         #[test]
         fn pieces_have_the_selected_prompts(
             lines in proptest::collection::vec("(\"[a-z]\"|[a-z]|)", 0..40),

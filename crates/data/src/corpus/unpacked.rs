@@ -49,7 +49,7 @@ pub(super) fn open_frames(reader: impl BufRead + 'static, range: Range<u64>) -> 
     (Box::new(BufReader::new(frames)), size)
 }
 
-/// A reader that knows at which byte of a file it is.
+/// A reader that counts bytes, to know its position in a file.
 struct Counted<R> {
     reader: R,
     at: u64,
@@ -83,8 +83,9 @@ struct Frames<R: BufRead> {
     frame: Option<Box<Frame<R>>>,
     /// Byte of the file at which a range of frames ends.
     end: u64,
-    /// Number of bytes decompressed, and the size of the range's frames once it is known.
+    /// Number of bytes decompressed.
     read: u64,
+    /// Decompressed size of the range's frames, once it is known.
     size: Rc<Cell<u64>>,
 }
 

@@ -79,8 +79,9 @@ pub struct ActivationStore {
 struct Opened {
     files: Vec<StoredFile>,
     ranges: Vec<Range>,
-    /// Number of tokens, without padding, and the hash of all tokens.
+    /// Number of tokens, without padding.
     tokens: usize,
+    /// Hash of all tokens.
     hash: u128,
 }
 
@@ -102,7 +103,7 @@ pub struct Batches {
     position: u64,
     chunks: Option<Receiver<Result<Chunk>>>,
     chunk: Option<Chunk>,
-    /// Memory of chunks that have been served.
+    /// Buffers of chunks that have been served, for reuse.
     buffers: Buffers<f32>,
 }
 
@@ -160,8 +161,9 @@ struct Reading {
     at_once: usize,
     /// Width of the vectors at each point.
     widths: Vec<usize>,
-    /// Memory of pieces and of chunks.
+    /// Buffers for pieces.
     bytes: Buffers<u8>,
+    /// Buffers for chunks.
     buffers: Buffers<f32>,
 }
 
@@ -279,8 +281,8 @@ impl ActivationStore {
     /// Returns the model recorded in the dumps, as [`ActivationStore::model`] does.
     ///
     /// # Errors
-    /// [`DumpError::AnotherModel`] if the dumps come from another model, or from this model with other spliced parts or
-    /// with edits. Also fails as [`ActivationStore::model`] does. Dumps that record no model pass.
+    /// [`DumpError::AnotherModel`] if the dumps come from a different model, or from this model with different spliced
+    /// parts or with edits. Also fails as [`ActivationStore::model`] does. Dumps that record no model pass.
     pub fn check_model<M: DumpModel>(&self, model: &M) -> Result<Option<DumpedModel>> {
         let Some(dumped) = self.model()? else { return Ok(None) };
         let path = self.dumps.first().map_or(Path::new(""), PathBuf::as_path);
@@ -579,7 +581,7 @@ impl Reading {
         Ok(Chunk { tokens, labels, points, not_finite, served })
     }
 
-    /// Reads a range, and puts its vectors in their places while they are in the processor's cache.
+    /// Reads a range, and decodes its vectors to their destinations while the read bytes are still in the CPU cache.
     fn read(&self, job: Job<'_>) -> Result<Found> {
         let file = &self.opened.files[job.range.file];
         let piece = file.piece(job.range.first, job.range.places, &self.bytes)?;
@@ -711,7 +713,7 @@ impl ActivationBatch {
     }
 
     /// Position of each vector's token in its prompt, not counting padding or a dump's prefix. In a file of selected
-    /// positions without the tensor `positions`, it is counted from the first position kept.
+    /// positions without the tensor `positions`, positions are counted from the first one kept.
     pub fn positions(&self) -> &[usize] {
         &self.positions
     }

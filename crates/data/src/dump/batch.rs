@@ -22,7 +22,7 @@ pub(crate) struct Batch {
     pub(super) first_row: usize,
     pub(super) placing: Placing,
     pub(super) tensors: Vec<Named>,
-    /// Collects points with non-finite values, if these are allowed.
+    /// Collects points with non-finite values, if such values are allowed.
     pub(super) non_finite: Option<Noted>,
     /// Where the rows come from, in a packed dump.
     pub(super) stream: Option<FromStream>,
@@ -33,7 +33,7 @@ pub(super) struct FromStream {
     /// Number of each row, counted from the start of the run.
     pub(super) numbers: Vec<usize>,
     pub(super) places: Vec<Option<Place>>,
-    /// Position in the stream after this batch, if all earlier rows have been computed.
+    /// The end of the window that this batch belongs to, if this is the last batch of the window.
     pub(super) end: Option<WindowEnd>,
 }
 
@@ -108,7 +108,8 @@ impl Batch {
         Ok(packed)
     }
 
-    /// Checks that a packed tensor is finite. If it is not, notes the point or, if that is not allowed, fails.
+    /// Checks that a packed tensor is finite. If it is not, notes the point, or fails if non-finite values are not
+    /// allowed.
     fn check_packed(&self, named: &Named, tensor: PackedTensor) -> Result<PackedTensor, DumpError> {
         let PackedTensor { name, dtype, form, bytes } = tensor;
         let len = bytes.len() / (dtype.bitsize() / 8).max(1);

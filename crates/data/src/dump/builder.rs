@@ -436,8 +436,8 @@ pub trait DumpJob {
     /// Number of prompts, out of `rows`, that this dump computes.
     fn own_rows(&self, rows: usize) -> usize;
 
-    /// Records where the prompts come from, such as their files. Runs that resume the dump may state another origin,
-    /// because the token ids themselves are compared.
+    /// Records where the prompts come from, such as their files. Runs that resume the dump may state a different
+    /// origin, because the token ids themselves are compared.
     fn prompts_from(self, prompts: Map<String, Value>) -> Self;
 
     /// Sets the size in bytes at which a packed file is complete. Default 256 MiB.

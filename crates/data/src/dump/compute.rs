@@ -15,8 +15,8 @@ use hooklens_model::error::Result;
 use hooklens_model::kv_cache::KeyValueCache;
 use hooklens_model::tokens::{PaddingSide, Tokens};
 
-/// Length of the common prefix of a batch's rows, if computing it separately is worth the extra forward pass: at least
-/// an eighth of the batch. A batch of one row may share a prefix with the neighboring rows.
+/// Length of the common prefix of a batch's rows, if computing it separately is worth the extra forward pass: it must
+/// save at least an eighth of the batch's positions. A batch of one row may share a prefix with the neighboring rows.
 pub(super) fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<usize> {
     const LEAST_SAVED: usize = 64;
     let (alike, saved) = if batch.len() > 1 {
@@ -111,7 +111,7 @@ impl Dump {
         self.named(&tokens, logits, &cache, false, pad)
     }
 
-    /// Computes a batch whose prompts share a prefix: padded on the right, with every position recorded.
+    /// Computes a batch whose prompts share a prefix. The batch is padded on the right, and every position is recorded.
     pub(super) fn compute_shared<M: DumpModel>(
         &self,
         model: &M,

@@ -35,8 +35,8 @@ pub struct DumpedModel {
     /// dumps of earlier versions, and for a large model whose weights were edited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) identity: Option<String>,
-    /// Hash of the configuration and all weights. Because it is slow to compute, a single-file dump, which cannot be
-    /// resumed, has it only if it has no `identity`.
+    /// Hash of the configuration and all weights. It is slow to compute, so a single-file dump (which cannot be
+    /// resumed) stores it only if there is no `identity`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) fingerprint: Option<String>,
     /// Processing applied to the weights, under TransformerLens's names, such as `"fold_ln": true`. Empty in dumps of

@@ -28,7 +28,7 @@ pub(super) struct FolderSink {
     /// Sizes of the whole dump or shard.
     widths: Widths,
     own: VersionedFile,
-    /// `None` if the folder is in a store and an earlier run finished the dump.
+    /// Log of finished files; `None` if the folder is in a store and an earlier run finished the dump.
     log: Option<Log>,
     tables: bool,
     _lock: Option<FolderLock>,

@@ -99,7 +99,8 @@ pub(super) struct BatchFile {
     pub(super) packed: Option<PackedEntry>,
 }
 
-/// The fields of a [`BatchFile`] as they are read. Reading flattened fields would keep all others in memory.
+/// The fields of a [`BatchFile`] as they are read. They are listed one by one because serde's `flatten` would keep
+/// all unknown fields in memory.
 #[derive(Deserialize)]
 struct ListedFile {
     file: String,
@@ -136,10 +137,12 @@ impl From<ListedFile> for BatchFile {
 pub(super) struct PackedEntry {
     /// Number of tokens.
     pub(super) tokens: usize,
-    /// Where its prompts start and end.
+    /// Where the file's prompts start.
     pub(super) from: Mark,
+    /// Where the file's prompts end.
     pub(super) to: Mark,
-    /// Hash of its prompts: combines the hashes of its pieces and, if it ends within a piece, of the last mark.
+    /// Hash of the file's prompts: combines the hashes of its pieces and, if the file ends within a piece, the hash of
+    /// the mark `to`.
     #[serde(with = "hexadecimal")]
     pub(super) input: u64,
     /// Maximum numbers of tokens and of kept positions per prompt.
@@ -161,7 +164,8 @@ fn is_zero(count: &usize) -> bool {
 }
 
 impl PackedEntry {
-    /// Hash of a file's prompts: combines the hash of the pieces read so far with the next piece's.
+    /// Hash of a file's prompts: combines `input`, the hash of the pieces so far, with `hash`, the hash of the next
+    /// piece.
     pub(super) fn with_piece(input: u64, hash: u64) -> u64 {
         xxh3_64(&[input.to_le_bytes(), hash.to_le_bytes()].concat())
     }
@@ -170,11 +174,11 @@ impl PackedEntry {
 /// A position between two rows of a corpus.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Mark {
-    /// Number of pieces before it.
+    /// Number of whole pieces before the position.
     pub(super) piece: usize,
-    /// Number of rows before it in the next piece.
+    /// Number of rows before the position in the piece that follows these whole pieces.
     pub(super) row: usize,
-    /// Hash of the next piece's prompts up to it, as in `CorpusRow::hash`; 0 if `row` is 0.
+    /// Hash of that piece's prompts up to the position, as in `CorpusRow::hash`; 0 if `row` is 0.
     #[serde(with = "hexadecimal")]
     pub(super) hash: u64,
 }
@@ -318,7 +322,7 @@ impl Manifest {
         }
     }
 
-    /// Whether its files are packed.
+    /// Whether the dump's files are packed.
     pub(super) fn is_packed(&self) -> bool {
         self.corpus.is_some()
     }
@@ -338,7 +342,7 @@ impl Manifest {
         Ok(Some(manifest.upgraded()))
     }
 
-    /// Converts a manifest of the previous version, whose settings were strings and included the model's.
+    /// Converts a manifest of the version whose settings were strings and included the description of the model.
     fn upgraded(mut self) -> Self {
         if self.version != OF_STRINGS {
             return self;
@@ -370,7 +374,7 @@ impl Manifest {
         common
     }
 
-    /// Adds the description of another shard's tensors and tokens to that of the preceding shards.
+    /// Adds the next shard: its files, and the descriptions of its tensors and tokens.
     pub(super) fn join(&mut self, mut shard: Self) {
         self.files.append(&mut shard.files);
         self.token_texts.append(&mut shard.token_texts);

@@ -11,8 +11,9 @@ const SMALL: usize = 16 << 20;
 const CORPUS: usize = 120 << 20;
 /// Maximum memory of the description of a tensor, in bytes.
 const TENSOR: usize = 4096;
-/// Maximum number of tensors per file, and of tokens.
+/// Maximum number of tensors per file.
 const TENSORS: usize = 1 << 17;
+/// Maximum number of tokens whose texts are listed.
 const TOKENS: usize = 1 << 20;
 
 /// The fields of a [`Manifest`](super::manifest::Manifest) that may be large. Deserializing them keeps nothing in

@@ -69,8 +69,8 @@ pub trait DumpModel: HookedModel + private::Sealed {
         Err(no_encoder_rows().into())
     }
 
-    /// Fails unless a point's positions are those of the prompts: the decoder's tokens if `written`, else the
-    /// encoder's.
+    /// Fails unless a point's positions are positions in the prompts, which are the decoder's tokens if `written`, else
+    /// the encoder's tokens.
     #[doc(hidden)]
     fn check_point(&self, _point: PointId, _written: bool) -> Result<()> {
         Ok(())

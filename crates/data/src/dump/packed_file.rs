@@ -91,8 +91,8 @@ impl PackedFile {
         self.bytes
     }
 
-    /// Adds the rows of a batch. `lengths` are their numbers of tokens, and `numbers` are their indices among the
-    /// prompts of the run. `latents` says which tensors are stored as nonzero entries.
+    /// Adds the rows of a batch. `lengths` are the rows' numbers of tokens, and `numbers` are the rows' indices among
+    /// the prompts of the run. `latents` says which tensors are stored as nonzero entries.
     pub(super) fn add(
         &mut self,
         tensors: &[PackedTensor],
@@ -198,8 +198,8 @@ impl PackedFile {
         self.append(&name("shape"), Dtype::I64, Of::Value, None, shape)
     }
 
-    /// Prepares the tensors for reading, and checks that each has an entry for all tokens or rows. Returns their names,
-    /// types and shapes.
+    /// Prepares the tensors for reading, and checks that each has one entry per token or per row. Returns the names,
+    /// types and shapes of the tensors.
     fn rewind(&mut self) -> io::Result<Vec<(String, Dtype, Vec<usize>)>> {
         let (rows, tokens) = (self.rows, self.tokens);
         let mut tensors = Vec::new();
@@ -340,7 +340,7 @@ impl Stream {
         Ok(self.bytes(8 * count)?.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
     }
 
-    /// The last integer read, and the following ones.
+    /// The last integer read, followed by the next `count` integers.
     fn integers_after(&mut self, count: usize) -> io::Result<Vec<i64>> {
         self.data.seek(SeekFrom::Current(-8))?;
         self.integers(count + 1)

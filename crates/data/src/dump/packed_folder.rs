@@ -300,7 +300,7 @@ impl Sink for PackedSink {
             self.file.roll_back().map_err(place::failed(&self.folder))?;
             self.close(self.at)?;
         }
-        // Nothing was done, so nothing is left behind that another run would have to continue.
+        // Without a finished file, remove the log and the manifest, so that a later run need not resume this one.
         if self.manifest.files.is_empty()
             && let Some(log) = self.log.take()
         {

@@ -1,7 +1,7 @@
 //! Positions of tokens in their prompts.
 
-/// Position of each place of `[row, column]` among the real tokens of its row, given which places are real. At padding,
-/// it is the position of the next real token.
+/// For each entry of a matrix `[row, column]`, its position among the real tokens of its row. `real` says which entries
+/// are not padding. A padding entry gets the position of the next real token.
 pub(super) fn places_in_rows(real: impl Iterator<Item = bool>, columns: usize) -> impl Iterator<Item = u32> {
     let mut next = 0;
     real.enumerate().map(move |(place, real)| {

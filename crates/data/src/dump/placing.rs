@@ -83,7 +83,8 @@ pub(super) enum Form {
     Ragged(Vec<Vec<usize>>),
 }
 
-/// Whether a point's tensors can be packed: whether their first axis is the batch, combined with positions or not.
+/// Whether a point's tensors can be packed, that is, whether their first axis is the batch or combines the batch with
+/// positions.
 pub(super) fn is_packable(axes: &[Axis]) -> bool {
     axes.first() == Some(&Axis::Batch) || is_flattened(axes)
 }
@@ -94,7 +95,7 @@ pub(crate) struct Named {
     pub(crate) name: String,
     pub(crate) activation: Activation,
     pub(super) axes: &'static [Axis],
-    /// Whether it contains every column, regardless of which positions are kept.
+    /// Whether the tensor contains every column, regardless of which positions are kept.
     pub(super) whole: bool,
     /// Padding value, encoded as an element of the file; empty for zero.
     pub(super) filler: Vec<u8>,
@@ -168,7 +169,8 @@ impl Placing {
         PackedTensor { name: named.name.clone(), dtype, form, bytes: Bytes::from_bytes_vec(packed) }
     }
 
-    /// Axes and lengths of a tensor, with an axis that combines batch and position split, and whether one was.
+    /// Splits an axis that combines batch and position. Returns the resulting axes and their lengths, and whether there
+    /// was such an axis.
     fn split(&self, named: &Named) -> (Vec<Axis>, Vec<usize>, bool) {
         let (mut axes, mut dims) = (named.axes.to_vec(), named.activation.shape().to_vec());
         let together = is_flattened(&axes);

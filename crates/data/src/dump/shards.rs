@@ -49,7 +49,7 @@ pub struct ForeignShard {
 }
 
 impl Shards {
-    /// Whether every shard is present and complete, and nothing else is.
+    /// Whether every shard is present and complete, and no foreign folder is present.
     pub fn are_whole(&self) -> bool {
         self.of > 0 && self.unfinished.is_empty() && self.missing.is_empty() && self.foreign.is_empty()
     }
@@ -135,7 +135,7 @@ pub fn shards_in(folder: impl AsRef<Path>) -> Result<Shards, DumpError> {
                 found.complete.push(path.clone());
             } else {
                 let done = Log::read(path)?.iter().map(|entry| entry.rows).fold(0, usize::saturating_add);
-                // The number of prompts of a packed shard is known at its end.
+                // The number of prompts of a packed shard is unknown until the shard is complete.
                 let rows = if manifest.is_packed() { done } else { manifest.own_rows() };
                 found.unfinished.push(UnfinishedShard { folder: path.clone(), shard, done, rows });
             }

@@ -200,7 +200,7 @@ pub(super) struct StoredFile {
 struct PackedRows {
     /// The place at which each row starts, and the end of the last row.
     offsets: Vec<i64>,
-    /// The number of each row's prompt in the file.
+    /// The number of each row's prompt, counted from the file's first prompt.
     numbers: Vec<i64>,
 }
 
@@ -495,7 +495,7 @@ impl Piece {
         to.iter().fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most)) < 0x7f80_0000
     }
 
-    /// Returns the buffers of its vectors, for reuse.
+    /// Returns the buffers of the piece's vectors, for reuse.
     pub(super) fn into_buffers(self) -> impl Iterator<Item = Vec<u8>> {
         self.points.into_iter().map(|(_, bytes)| bytes)
     }

@@ -36,7 +36,7 @@ impl StoredTensor {
         Self { axes, shape, dtype: dtype.to_string().to_lowercase(), sparse }
     }
 
-    /// Extends the shape by the prompts of another shard.
+    /// Extends the shape by the prompts of the next shard.
     pub(super) fn join(&mut self, other: &Self) {
         for ((axis, own), other) in self.axes.iter().zip(&mut self.shape).zip(&other.shape) {
             *own = own.zip(*other).map(|(own, other)| match axis == Axis::Batch.name() {

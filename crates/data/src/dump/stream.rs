@@ -143,7 +143,7 @@ struct Reader<'s> {
 }
 
 impl Reader<'_> {
-    /// Sends all windows; after an error, only the error. Ends early if nobody receives them.
+    /// Sends all windows. After an error, sends the error and ends. Also ends if the receiver is gone.
     fn run(&self, skips: bool, to: &SyncSender<Result<Window>>) {
         if let Err(error) = self.windows(skips, to) {
             // The receiver is gone if it has failed.
@@ -189,7 +189,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether an error is about one prompt, so that others can be read.
+/// Whether an error is about a single prompt, so that later prompts can still be read.
 fn is_of_prompt(error: &Error) -> bool {
     matches!(error.downcast_ref(), Some(DumpError::Prompt { .. } | DumpError::PromptAt { .. }))
 }
@@ -197,9 +197,9 @@ fn is_of_prompt(error: &Error) -> bool {
 /// How the computation of a window ended.
 enum Went {
     On,
-    /// By the request to stop. The writer removes the window's rows.
+    /// The run was asked to stop. The writer removes the window's rows.
     Stopped,
-    /// Because the writer has failed.
+    /// The writer has failed.
     Failed,
 }
 

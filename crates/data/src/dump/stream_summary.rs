@@ -18,7 +18,7 @@ pub(super) struct StreamSummary(Arc<Mutex<Counts>>);
 struct Counts {
     used: Vec<bool>,
     rows: usize,
-    /// `None` if it is unknown for some prompts.
+    /// Number of prompts that begin with the beginning-of-sequence token; `None` if this is unknown for some prompts.
     with_bos: Option<usize>,
 }
 
@@ -41,8 +41,8 @@ impl Counts {
 }
 
 impl StreamSummary {
-    /// Adds prompts: the first token and the kept tokens of each. `bos` is the token that they may begin with. Returns
-    /// how many of them do.
+    /// Adds prompts, given as the first token and the kept tokens of each. Returns the number of prompts that begin
+    /// with `bos`.
     pub(super) fn add<'r>(&self, rows: impl Iterator<Item = (Option<u32>, &'r [u32])>, bos: Option<u32>) -> usize {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut with_bos = 0;

@@ -33,9 +33,11 @@ pub(super) fn is_by_token(axes: &[Axis]) -> bool {
 
 /// Some tokens, in the order of their prompts.
 pub(super) struct Tokens {
-    /// Number of each token's prompt, its position there, and its id.
+    /// Number of each token's prompt.
     pub(super) prompts: Vec<i64>,
+    /// Position of each token in its prompt.
     pub(super) positions: Vec<i64>,
+    /// Id of each token.
     pub(super) ids: Vec<i64>,
     pub(super) points: Vec<Point>,
 }
@@ -52,7 +54,7 @@ pub(super) struct Point {
 pub(super) enum PointForm {
     /// A vector of this length per token.
     Vectors(usize),
-    /// The nonzero entries: how many each token has, and the latent of each.
+    /// The nonzero entries: their number for each token, and the latent of each entry.
     Entries { counts: Vec<usize>, latents: Vec<i32> },
 }
 

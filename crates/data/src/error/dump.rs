@@ -129,7 +129,7 @@ pub enum DumpError {
         /// Value in this run.
         now: String,
     },
-    /// The dump comes from a different model than the given one, or than another dump.
+    /// The dump comes from a different model than the one given, or than another dump of the same store.
     #[error("the activations in {} were computed with different {what}: {dumped}, not {expected}", path.display())]
     AnotherModel {
         /// Path of the dump.

@@ -45,7 +45,7 @@ pub enum ShardError {
     NotANumber {
         /// Name of the variable.
         variable: &'static str,
-        /// Its value.
+        /// Value of the variable.
         value: String,
         /// The reason why the value is not a number.
         source: ParseIntError,

@@ -47,7 +47,7 @@ pub(super) fn of_sums(sums: &Sums) -> Vec<Named> {
     defined(all)
 }
 
-/// The interval of a metric of joined groups.
+/// Bootstrap interval of a metric: resamples the groups, and computes the metric of each resample's joined groups.
 fn resampled<T: Default>(groups: &[&T], join: fn(&mut T, &T), metric: fn(&T) -> f64) -> Option<Interval> {
     let joined = |chosen: &[u32]| {
         let mut all = T::default();

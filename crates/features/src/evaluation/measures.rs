@@ -38,7 +38,7 @@ pub struct Evaluation {
     pub(super) l2_norm_out: f64,
     /// Mean of `‖x̂‖ / ‖x‖`.
     pub(super) l2_ratio: f64,
-    /// `E‖x̂‖² / E(x · x̂)`, which is 1 without bias.
+    /// `E‖x̂‖² / E(x · x̂)`, which is 1 if the reconstruction is unbiased.
     pub(super) relative_reconstruction_bias: f64,
     /// Mean loss of the model, in nats. Like the other losses, it is NaN if no evaluated token has a next token.
     pub(super) loss: f64,
@@ -109,7 +109,7 @@ impl Evaluation {
     /// | `explained_variance_legacy` | mean over tokens of `1 − ‖x − x̂‖² / ‖x − mean of the batch‖²`, which depends on how prompts are batched |
     /// | `mse`, `cossim` | means of `‖x − x̂‖²` and of the cosine similarity of `x` and `x̂` |
     /// | `l2_norm_in`, `l2_norm_out`, `l2_ratio` | means of `‖x‖`, `‖x̂‖` and `‖x̂‖ / ‖x‖` |
-    /// | `relative_reconstruction_bias` | `E‖x̂‖² / E(x · x̂)`, which is 1 without bias |
+    /// | `relative_reconstruction_bias` | `E‖x̂‖² / E(x · x̂)`, which is 1 if the reconstruction is unbiased |
     /// | `l0`, `l1` | mean number of active latents and mean L1 norm of the activations |
     /// | `dead`, `dense`, `very_dense` | fractions of latents that are never active, active at more than 1 % of tokens, and active at more than 10 % |
     ///

@@ -141,8 +141,9 @@ impl Batch<'_> {
     }
 }
 
-/// Runs a model on prompts three times (unchanged, with dictionaries, and with zeros in place of the written points)
-/// and accumulates losses. Each of `pairs` holds the point that a dictionary reads and the point that it writes.
+/// Runs a model on prompts three times and accumulates losses: unchanged, with dictionaries, and with zeros at the
+/// points that the dictionaries write. Each of `pairs` holds the point that a dictionary reads and the point that it
+/// writes.
 fn run(
     [model, spliced]: [&HookedTransformer; 2],
     pairs: &[[&str; 2]],

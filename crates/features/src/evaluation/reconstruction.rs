@@ -6,9 +6,9 @@ use super::sums::Sums;
 use crate::transcoders::{Transcoders, combined};
 use hooklens_model::error::Result;
 
-/// Adds each layer's reconstruction to its sums; a single dictionary is a set of one layer. `rows` returns the
-/// activations at a point, `[row, width]`, with `len` rows per prompt. Only `counted` rows are added. `groups` has the
-/// group of each prompt, or is empty.
+/// Adds each layer's reconstruction to the layer's sums; a single dictionary counts as a set of one layer. `rows`
+/// returns the activations at a point, `[row, width]`, with `len` rows per prompt. Only `counted` rows are added.
+/// `groups` contains the group of each prompt, or is empty.
 pub(crate) fn add_reconstructions(
     all: &Transcoders,
     sums: &mut [Sums],

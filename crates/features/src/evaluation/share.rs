@@ -134,7 +134,7 @@ impl EvaluationShard {
         let first = first.ok_or_else(|| FeatureError::NoPoint { dictionary: transcoders.name().into() })?;
         let left_out = first.metadata().exclude_special_tokens.ids(model)?;
         for layer in transcoders.layers() {
-            // Tokens are counted once for all layers.
+            // Tokens are counted once for all layers, so all layers must exclude the same tokens.
             if layer.metadata().exclude_special_tokens.ids(model)? != left_out {
                 let reason = "its layers exclude different tokens; set one list for all layers with \
                               `Transcoders::exclude_tokens`";

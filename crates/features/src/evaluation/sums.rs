@@ -60,7 +60,7 @@ pub(super) struct Losses {
     pub(super) groups: Vec<Losses>,
 }
 
-/// Adds each group's sums to the sums of the same group.
+/// Adds the sums of each group in `others` to the sums of the same group in `all`.
 fn join_groups<T: Default>(all: &mut Vec<T>, others: &[T], join: impl Fn(&mut T, &T)) {
     if all.len() < others.len() {
         all.resize_with(others.len(), T::default);
@@ -236,13 +236,13 @@ impl Losses {
         join_groups(&mut self.groups, &other.groups, Self::join);
     }
 
-    /// The share of the loss added by zeros that the dictionary avoids.
+    /// How much of the loss increase caused by zeros the dictionary avoids, as a fraction.
     pub(super) fn loss_recovered(&self) -> f64 {
         let [loss, with, zeros] = [self.loss, self.dictionary, self.zeros].map(|sum| sum / self.predicted as f64);
         (zeros - with) / (zeros - loss)
     }
 
-    /// The share of the divergence caused by zeros that the dictionary avoids.
+    /// How much of the KL divergence caused by zeros the dictionary avoids, as a fraction.
     pub(super) fn kl_score(&self) -> f64 {
         let [kl, kl_zeros] = [self.kl_dictionary, self.kl_zeros].map(|sum| sum / self.positions as f64);
         (kl_zeros - kl) / kl_zeros

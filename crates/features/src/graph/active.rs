@@ -49,14 +49,14 @@ impl Active {
         self.latents[feature]
     }
 
-    /// The index of a latent's feature; `None` if the latent is not active.
+    /// The index of the feature with this site, position and latent; `None` if the latent is not active there.
     pub(super) fn find(&self, site: usize, pos: usize, latent: u32) -> Option<usize> {
         let own = self.range(site, pos);
         let place = self.latents[own.clone()].binary_search(&latent);
         place.ok().map(|place| own.start + place)
     }
 
-    /// The activation of a latent; zero if it is not active.
+    /// The activation of a latent of a site at a position; zero if it is not active there.
     pub(super) fn act(&self, site: usize, pos: usize, latent: u32) -> f32 {
         self.find(site, pos, latent).map_or(0.0, |feature| self.acts[feature])
     }

@@ -41,8 +41,8 @@ pub struct AttentionPairs {
     pub sum: f32,
 }
 
-/// A query or key as a linear function of nodes, `[d_head, node + 1]`, with the constant in the last column. `mapped`
-/// applies the head's norm and rotation.
+/// A query or key as a linear function of nodes, `[d_head, node + 1]`, with the constant in the last column.
+/// [`Side::mapped`] applies the head's norm and rotation.
 struct Side {
     values: Vec<f32>,
     columns: usize,
@@ -230,7 +230,7 @@ impl AttributionGraph {
         let map: Vec<f32> = (0..width * width).map(|at| rows[at % width * width + at / width]).collect();
         let actual = match rotated {
             Some(rotated) => row(clean.get::<4>(&*rotated)?),
-            // There is no hook point after a norm's weight, so the map is applied here.
+            // Without rotation, no hook point shows the vector after the norm's weight, so the map is applied here.
             None => {
                 let vector = row(clean.get::<4>(&*before)?);
                 map.chunks_exact(width).map(|row| row.iter().zip(&vector).map(|(a, b)| a * b).sum()).collect()

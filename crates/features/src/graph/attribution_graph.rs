@@ -146,7 +146,7 @@ pub struct AttributionGraph {
     pub(super) active: usize,
     pub(super) left_out: usize,
     pub(super) n_layers: usize,
-    /// Units of each site.
+    /// The features of each site, as units of a dashboard.
     pub(super) units: Vec<Units>,
     pub(super) prompts: usize,
     pub(super) prompt: String,
@@ -208,7 +208,7 @@ impl AttributionGraph {
         self.active
     }
 
-    /// Units of each site.
+    /// The features of each site, as units of a dashboard.
     pub(super) fn units(&self) -> &[Units] {
         &self.units
     }
@@ -420,8 +420,8 @@ pub trait GraphDetails {
     /// The pre-activation of a feature or the logit of a target.
     fn value(&self, node: usize) -> Option<f32>;
 
-    /// The difference for one node, relative as in [`AttributionGraph::deviation`], which is the largest of them;
-    /// `None` for a node without inputs.
+    /// The relative difference for one node, as defined for [`AttributionGraph::deviation`], which returns the largest
+    /// one; `None` for a node without inputs.
     fn deviation_of(&self, node: usize) -> Option<f32>;
 
     /// Each node's own influence on the targets, direct and through other nodes, as a fraction of the sum over all
@@ -463,7 +463,7 @@ impl GraphDetails for AttributionGraph {
         let mut order: Vec<usize> = (0..nodes.len()).collect();
         order.sort_by(|a, b| nodes[*a].influence.total_cmp(&nodes[*b].influence));
         let (mut before, mut own) = (0.0, vec![0.0; nodes.len()]);
-        // The cumulative influence of a node includes that of the node before it.
+        // A node's cumulative influence is its own influence plus the cumulative influence of the node before it.
         for node in order.into_iter().filter(|node| !matches!(nodes[*node].kind, NodeKind::Logit { .. })) {
             own[node] = nodes[node].influence - before;
             before = nodes[node].influence;

@@ -52,7 +52,7 @@ pub(super) struct Captured {
     pub(super) beside_attention: Option<Vec<f32>>,
 }
 
-/// A dictionary located in the model.
+/// A dictionary, with its layer and the points of the model that it reads and writes.
 struct Placed<'d> {
     dictionary: &'d Dictionary,
     layer: usize,
@@ -465,7 +465,7 @@ impl Run<'_> {
     }
 
     /// Computes the errors: subtracts the outputs of features, constants and a skip connection from the model's output.
-    /// At left-out positions everything is constant; at tokens that the dictionary excludes, everything is error.
+    /// At left-out positions, the whole output counts as constant; at tokens that the dictionary excludes, as error.
     fn leave_errors(&self, place: &mut Place, active: &Active, skipped: Option<&[f32]>, width: usize) {
         let Place { decoders, errors, constant, used, .. } = place;
         let left_out = self.left_out;

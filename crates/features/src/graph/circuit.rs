@@ -32,8 +32,8 @@ impl AttributionGraph {
     /// ```
     ///
     /// # Errors
-    /// [`GraphError::Setting`] for a node that the graph lacks, and for sites without the graph's features or with other
-    /// positions or tokens.
+    /// [`GraphError::Setting`] for a node that the graph lacks, and for sites that lack the graph's features or have
+    /// different positions or tokens.
     pub fn circuit(&self, nodes: &[usize], all: &NodeCircuit) -> Result<NodeCircuit> {
         let axes: Vec<&str> = all.axes().iter().map(|axis| axis.name.as_str()).collect();
         let wrong =

@@ -65,7 +65,7 @@ impl HeldPattern {
         self.divided(|key, query| before.scale(key) * behind.map_or(1.0, |norm| norm.scale(query)))
     }
 
-    /// Divides by the scales of the keys' latents, `[pos]`.
+    /// Divides by the scales, at keys, of the norm on the latents that values are computed from, `[pos]`.
     pub(super) fn over_keys(self, scale: &[f32]) -> Self {
         self.divided(|key, _| scale[key])
     }

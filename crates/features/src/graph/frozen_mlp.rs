@@ -12,7 +12,7 @@ use super::secant_slopes::SecantSlopes;
 
 /// Neurons whose activations equal their pre-activations times the secant slopes recorded in the run. A gated neuron is a
 /// product of two factors, and half of the activation is attributed to each (the half rule of layer-wise relevance
-/// propagation; RelP, Jafari et al. 2025), so that the two sum to the activation.
+/// propagation; RelP, Jafari et al. 2025), so that both halves sum to the activation.
 #[derive(Debug)]
 pub(super) struct FrozenMlp {
     /// The MLP, or each expert to which at least one position is routed.

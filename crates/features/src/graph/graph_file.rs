@@ -15,14 +15,17 @@ use hooklens_io::script_json::script_json;
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// The HTML page, and the placeholder for its graph.
+/// The HTML page.
 const PAGE: &str = include_str!("page.html");
+/// Text in the page that is replaced by the graph.
 const PLACE: &str = "__HOOKLENS_GRAPH__";
-/// Default pruning thresholds, as fractions of the influence.
+/// Default fraction of the node influence that pruning keeps.
 const NODES: f64 = 0.8;
+/// Default fraction of the edge influence that pruning keeps.
 const EDGES: f64 = 0.98;
-/// Number of tokens listed per feature, and of paths whose nodes are pinned.
+/// Number of promoted and of suppressed tokens listed per feature.
 const TOKENS: usize = 5;
+/// Number of paths whose nodes are pinned.
 const PATHS: usize = 8;
 
 /// A pruned graph in Neuronpedia's schema, written by hooklens or by another tool.
@@ -109,8 +112,8 @@ impl GraphFile {
                 "desired_logit_prob": options.likely.1,
                 "max_feature_nodes": options.max_nodes,
             });
-            // Omitted unless set, since batches otherwise have the size that fits the cache, and the schema does not
-            // allow null.
+            // The batch size is omitted unless it is set: the schema does not allow null, and by default batches are as
+            // large as fits the CPU cache.
             if let Some(batch) = options.batch {
                 json["metadata"]["generation_settings"]["batch_size"] = batch.into();
             }
@@ -353,8 +356,8 @@ pub trait GraphFileParts: Sized {
     /// ```
     fn ids_without_node(&self) -> Vec<&str>;
 
-    /// Ids used by several nodes, with the number of nodes. The page shows the first node of each. circuit-tracer gives
-    /// the error node of layer `l` and latent `l` of layer 0 the same id.
+    /// Ids used by several nodes, with the number of nodes. The page shows only the first node with such an id.
+    /// circuit-tracer gives the error node of layer `l` and latent `l` of layer 0 the same id.
     ///
     /// ```
     /// use hooklens::attribution::graph::GraphFile;

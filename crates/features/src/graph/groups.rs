@@ -8,7 +8,7 @@ use hooklens_model::error::Result;
 type Profile = Vec<(usize, f32)>;
 
 /// Groups the kept features whose incoming and outgoing effects, as vectors, have similar directions: within a
-/// group, the average cosine similarity is at least `cosine`. Features without similar ones are left out.
+/// group, the average cosine similarity is at least `cosine`. Features that are similar to no other are left out.
 ///
 /// # Errors
 /// [`GraphError::Setting`] for a cosine outside 0 to 1.

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Lists in `qParams`. Neuronpedia writes lists in files and text in URLs; files may contain either.
+/// Key of the pinned nodes in `qParams`. Neuronpedia writes lists in files and text in URLs; files may contain either.
 const PINNED: &str = "pinnedIds";
+/// Key of the groups in `qParams`, which are also written as a list or as text.
 const GROUPS: &str = "supernodes";
+/// Key of the labels in `qParams`, which are also written as a list or as text.
 const LABELS: &str = "clerps";
 
 /// Replaces lists encoded as text with lists, and fails if they cannot be parsed.

@@ -26,9 +26,10 @@ use hooklens_model::model::HookedTransformer;
 /// Number of gradient rows processed together: large enough for efficient matrix products, and small enough for the CPU
 /// caches.
 const ROWS: usize = 4096;
-/// For prompts longer than this, more rows are processed together, because all targets of a batch read the same
-/// pattern.
+/// Prompts with more tokens than this count as long.
 const LONG: usize = 1024;
+/// Number of gradient rows processed together for long prompts, where the targets of a batch share the cost of reading
+/// the pattern.
 const LONG_ROWS: usize = 16384;
 /// Maximum number of targets in a batch.
 const MOST: usize = 256;
@@ -170,7 +171,8 @@ impl<'c> Trace<'c> {
         self.add(effects, &all, number)
     }
 
-    /// Estimated work for the rows of this many features, in units of one position of a target after all layers.
+    /// Estimated work for the rows of this many features. One unit is the work for one position of a target that
+    /// follows all layers.
     fn work(&self, features: usize) -> f64 {
         let (active, sites) = (&self.captured.active, &self.captured.sites);
         let layers = self.captured.frozen.layers.len() as f64;
@@ -416,9 +418,9 @@ fn assemble(
             RowOf::Feature(feature) => f64::from(active.pre[feature]),
             RowOf::Target(target) => targets.values[target],
         };
-        // Rounding errors of a sum scale with its largest terms. A dot product of vectors that nearly cancel, which may
-        // be the only term of a row (at the first token), is only as accurate as the vectors' norms allow, in the model
-        // as well as here.
+        // Rounding errors of a sum scale with its largest terms. If the terms of a dot product nearly cancel, it is
+        // only as accurate as the norms of its vectors allow, in the model as well as here. At the first token, such a
+        // dot product may be the only term of a row.
         let scale = value.abs().max(largest).max(constant.abs()).max(usual).max(1e-6);
         deviations.push(((sum + constant - value).abs() / scale) as f32);
         constants.push(constant as f32);

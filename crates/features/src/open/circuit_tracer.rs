@@ -95,7 +95,7 @@ impl Config {
         })
     }
 
-    /// Fails if a weight file belongs to another set, or if `config.yaml` has hashes but none for it.
+    /// Fails if a weight file belongs to a different set, or if `config.yaml` has hashes, but none for this file.
     fn check_belongs(&self, found: &Found, number: usize) -> Result<()> {
         if !self.weights.is_empty() {
             found.check_belongs(&self.path, self.weights.get(number).map_or("", String::as_str))?;
@@ -117,7 +117,7 @@ impl Config {
         if found.has(threshold) {
             return Ok(Architecture::JumpRelu { thresholds: found.numbers(threshold, latents)?, positive: false });
         }
-        // A file may specify TopK itself.
+        // A weight file may contain the k of TopK.
         let own = if found.has("k") { found.integer("k")? } else { None };
         match self.activation.as_deref() {
             None if own.is_some() => Ok(Architecture::TopK { k: own.unwrap_or_default() }),
@@ -281,7 +281,7 @@ fn cross_layer(
         parts.architecture = config.architecture(&found, &threshold, latents)?;
         let skip = format!("W_skip_{layer}");
         if found.has(&skip) {
-            // Not transposed, as in circuit-tracer's cross-layer class and unlike in its sets.
+            // circuit-tracer transposes the skip matrix in its per-layer sets, but not in its cross-layer class.
             parts.skip = Some(found.matrix(&skip, [d_in, d_out], Lies::AsIs)?);
         }
         parts.metadata = config.metadata(layer);

@@ -82,7 +82,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
             let (path, what) = (found.path.clone(), "a BatchTopK dictionary without a threshold".to_string());
             return Err(FeatureError::Unsupported { path, what }.into());
         }
-        // Before training sets it, the threshold is -1, and the library keeps all positive latents.
+        // The threshold is -1 until training sets it; with -1, the library keeps all positive latents.
         Class::BatchTopK | Class::Matryoshka => jump(vec![found.number("threshold")?; latents]),
     };
     // JumpReLU dictionaries and those with a separate decoder bias do not center their input.
@@ -169,7 +169,7 @@ fn fitting(found: &Found, latents: usize) -> Result<&'static [Class]> {
         &[Class::Gated]
     } else if has(&["W_enc"]) {
         if one || has(&["k", "group_sizes", "group_indices"]) { &[Class::Matryoshka] } else { &[Class::JumpRelu] }
-    // Old versions of both save neither `k` nor `threshold`.
+    // Old versions of these two classes save neither `k` nor `threshold`.
     } else if has(&["k", "threshold"]) || !has(&["bias", "decoder_bias", "decoder.bias"]) {
         &[Class::TopK, Class::BatchTopK]
     } else {
@@ -208,7 +208,7 @@ fn metadata(found: &Found) -> Result<Metadata> {
     let mut metadata = match (module, side) {
         (None, _) => Metadata::default(),
         (Some(module), "in") => hook_names::tensor_of(&format!("{module}.input")).map(Metadata::at).unwrap_or_default(),
-        // A transcoder of the module.
+        // A transcoder from the module's input to its output.
         (Some(module), "in_and_out") => hook_names::of_module(&module, true),
         (Some(module), _) => hook_names::of_module(&module, false),
     };

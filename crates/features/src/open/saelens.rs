@@ -124,7 +124,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
             return Err(FeatureError::Unsupported { path, what }.into());
         }
     };
-    // Default for checkpoints of BatchTopK training.
+    // If the setting is missing, it is true for checkpoints of BatchTopK training.
     let training = found.has("topk_threshold");
     parts.by_norms = cfg.get("rescale_acts_by_decoder_norm").and_then(Value::as_bool).unwrap_or(training);
     parts.centered = !transcoder && cfg.get("apply_b_dec_to_input").and_then(Value::as_bool).unwrap_or(true);

@@ -8,7 +8,7 @@ use super::histogram::Histogram;
 
 /// Number of histogram bins shown on either side of 0.
 pub(super) const BINS: usize = 50;
-/// Number of intervals with examples, on either side of 0.
+/// Number of intervals that examples are sampled from, on either side of 0.
 pub(super) const INTERVALS: usize = 8;
 
 /// A place where a unit is active, with the activations around it.
@@ -17,14 +17,16 @@ pub(super) struct Example {
     pub(super) value: f32,
     pub(super) prompt: u32,
     pub(super) pos: u32,
-    /// Tokens and activations of the window, starting at position `first`.
+    /// Position of the window's first token.
     pub(super) first: u32,
+    /// Tokens of the window.
     pub(super) tokens: Vec<u32>,
+    /// The unit's activations at the window's tokens.
     pub(super) acts: Vec<f32>,
 }
 
 impl Example {
-    /// The tokens of the window, and the place of the active one.
+    /// The tokens of the window, and the index of the active one.
     pub(super) fn context(&self) -> (&[u32], usize) {
         (&self.tokens, (self.pos - self.first) as usize)
     }
@@ -42,14 +44,17 @@ pub(super) struct Amount {
 /// Statistics of a unit.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gathered {
-    /// Counts of nonzero and of positive activations.
+    /// Number of nonzero activations.
     pub(super) nonzero: u64,
+    /// Number of positive activations.
     pub(super) positive: u64,
     pub(super) sum: f64,
     pub(super) square: f64,
-    /// The activation with the largest magnitude, with its sign, and the largest positive and negative activation.
+    /// The activation with the largest magnitude, with its sign.
     pub(super) most: f32,
+    /// The largest positive activation.
     pub(super) highest: f32,
+    /// The negative activation with the largest magnitude.
     lowest: f32,
     pub(super) histogram: Histogram<BINS>,
     /// Positive activations in descending order, at most one per prompt.

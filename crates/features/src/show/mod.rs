@@ -30,15 +30,17 @@ use hooklens_model::model::{DecoderInput, HookedTransformer, ModelParts};
 use hooklens_model::tokens::{PaddingSide, Tokens, token_text};
 pub use units::Units;
 
-/// The HTML page, and the placeholder for its data.
+/// The HTML page.
 const PAGE: &str = include_str!("page.html");
+/// Text in the page that is replaced by the data.
 const PLACE: &str = "__HOOKLENS_DATA__";
 /// Number of promoted and of suppressed tokens listed.
 const TOKENS: usize = 10;
 /// Number of related units listed.
 const RELATED: usize = 8;
-/// Number of units for which a page lists promoted tokens but no examples, and number of tokens listed for each.
+/// Number of units for which a page lists promoted tokens but no examples.
 const OTHERS: usize = 2_000;
+/// Number of tokens listed for each of these units.
 const TOKENS_OF_OTHERS: usize = 5;
 /// Number of prompts, and number of tokens per prompt, used to detect how the tokenizer writes spaces.
 const START: [usize; 2] = [4, 65];
@@ -194,7 +196,7 @@ pub fn dashboards<'m>(
 }
 
 /// Like [`dashboards`], over prompts that are read when they are needed. `progress` is called with the number of pieces
-/// done.
+/// of `prompts` that are done.
 ///
 /// # Errors
 /// Same as [`dashboards`]; also fails if a prompt cannot be read.
@@ -258,7 +260,7 @@ pub fn dashboards_of<'m>(
     let query = match &options.query {
         None => None,
         Some(text) => {
-            // The query starts like the prompts that the dictionary was trained on.
+            // The query starts with a BOS token if the prompts that the dictionary was trained on did.
             let prepend_bos = units.dictionary().and_then(|dictionary| dictionary.metadata().prepend_bos);
             let row = model.token_row(text, prepend_bos)?;
             let (acts, _, _) = activations(model, &units, std::slice::from_ref(&row))?;
@@ -594,8 +596,8 @@ pub trait DashboardCounts {
     /// Fraction of tokens at which each unit is active, as defined in [`Units`].
     fn density(&self) -> Vec<f64>;
 
-    /// The active units in the order in which a page should show them: with a query, first the units that are active in
-    /// it, those with the largest activation first; then by density.
+    /// The active units in the order in which a page should show them. If there is a query, the units that are active
+    /// in it come first, in descending order of activation. The others follow in descending order of density.
     fn by_query(&self) -> Vec<usize>;
 }
 

@@ -8,8 +8,8 @@ use super::trainer::{Trainer, chosen};
 
 /// Number of tokens encoded at a time.
 const TOGETHER: usize = 512;
-/// Candidate scores kept per chunk, as a multiple of the mean number of active latents. Counts up to that number are
-/// exact.
+/// Number of candidate scores kept per chunk, as a multiple of k times the chunk's tokens. The threshold is exact if no
+/// chunk has more scores above it than that.
 const MORE: f64 = 4.0;
 
 impl Trainer {

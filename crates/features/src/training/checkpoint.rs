@@ -127,7 +127,7 @@ fn is_whole(bytes: &[u8]) -> bool {
 /// so far.
 ///
 /// # Errors
-/// Fails if the file is damaged, or belongs to a run with other settings or data.
+/// Fails if the file is damaged, or belongs to a run with different settings or data.
 pub(super) fn restore(path: &Path, trainers: &mut [Trainer], data: &Value) -> Result<(Vec<Vec<Step>>, Option<String>)> {
     let wrong =
         |reason: String| hooklens_model::error::Error::from(FeatureError::Setting { path: path.into(), reason });

@@ -15,7 +15,7 @@ use hooklens_model::error::Result;
 
 /// Number of tokens on which thresholds are calibrated.
 const CALIBRATED: usize = 16_384;
-/// Bounds on the number of tokens evaluated, which is otherwise a tenth of the training tokens.
+/// Minimum and maximum number of tokens evaluated. Between these, it is a tenth of the number of training tokens.
 const MEASURED: [usize; 2] = [16_384, 65_536];
 /// Number of tokens encoded at a time.
 const TOGETHER: usize = 1024;

@@ -24,12 +24,12 @@ pub enum Objective {
         /// Number of active latents per token.
         k: usize,
     },
-    /// BatchTopK in which prefixes of the latents, of several widths, must each reconstruct on their own (Bussmann et
-    /// al. 2025).
+    /// BatchTopK with several prefixes of the latents, each of which must reconstruct activations on its own (Bussmann
+    /// et al. 2025).
     Matryoshka {
         /// Mean number of active latents per token.
         k: f64,
-        /// Widths in ascending order; the total number of latents is appended.
+        /// Widths of the prefixes, in ascending order; the total number of latents is appended.
         widths: Vec<usize>,
     },
     /// One threshold per latent, trained with straight-through gradients of width `bandwidth` (Rajamanoharan et al.

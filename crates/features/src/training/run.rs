@@ -158,7 +158,7 @@ impl TrainingRun {
     ///
     /// # Errors
     /// Fails for invalid settings, if the model lacks a point or cannot run the prompts, for activations that are not
-    /// finite, and if a checkpoint cannot be written or belongs to another run.
+    /// finite, and if a checkpoint cannot be written or belongs to a different run.
     pub fn on_model(
         &self,
         model: &HookedTransformer,
@@ -316,7 +316,7 @@ impl Trainer {
     }
 }
 
-/// What `hooklens features train` needs from a training run besides training.
+/// Further methods of a training run, for `hooklens features train`.
 pub trait TrainingJob: Sized {
     /// Sets the interval between logged steps. The last step is always logged. Default 10.
     fn log_every(self, steps: usize) -> Self;
@@ -377,7 +377,7 @@ impl TrainingJob for TrainingRun {
 
 /// Data that is stored next to a trained dictionary.
 pub trait TrainingRecord {
-    /// The log as CSV, one row per step.
+    /// The log as CSV, one row per logged step.
     fn csv(&self) -> String;
 
     /// How the dictionary was trained, as JSON: the version of hooklens, settings, data, and held-out metrics. The data

@@ -304,8 +304,8 @@ impl Training {
             && !(*bandwidth > 0.0 && bandwidth.is_finite() && *threshold >= 0.0 && threshold.is_finite())
         {
             return wrong(format!(
-                "the bandwidth is {bandwidth} and the threshold {threshold}; expected finite numbers, above 0 and at \
-                 least 0"
+                "the bandwidth is {bandwidth} and the threshold {threshold}; expected a finite bandwidth above 0 and a \
+                 finite threshold of at least 0"
             ));
         }
         if self.skip && !self.is_transcoder() {

@@ -60,9 +60,9 @@ pub(super) trait Source {
 #[derive(Debug, Default)]
 struct Further {
     tokens: usize,
-    /// Where training stopped, in a model's prompts.
+    /// For [`FromModel`], the place in the prompts where training stopped.
     stopped: Option<RowPlace>,
-    /// Whether it has wrapped around to the start of the epoch.
+    /// Whether reading has wrapped around to the start of the epoch.
     wrapped: bool,
 }
 
@@ -176,18 +176,20 @@ pub(super) struct FromModel<'m> {
     left_out: &'m [u32],
     points: Vec<String>,
     serving: Serving,
-    /// Where the next rows are.
+    /// Place of the next rows to read.
     place: RowPlace,
     /// The pieces of the current epoch, in the order in which they are read.
     order: Vec<u32>,
     /// Rest of the piece at the current place.
     rest: Option<RowIter<'m>>,
-    /// Number of times the buffer was filled, and hash of the rows that were read for it.
+    /// Number of times the buffer was filled.
     fills: u64,
+    /// Hash of the rows that were read to fill the buffer.
     seen: u64,
     held: Rows,
-    /// Indices of tokens in the order in which they are served, and the number served.
+    /// Indices of the buffer's tokens in the order in which they are served.
     places: Vec<usize>,
+    /// Number of tokens of the buffer that were served.
     served: usize,
     further: Further,
 }
@@ -222,7 +224,7 @@ impl<'m> FromModel<'m> {
             served,
             further,
         };
-        // Usually the first row has tokens to train on.
+        // Read until a row has tokens to train on, which is usually the first row.
         made.go_to(RowPlace::default())?;
         loop {
             let rows = made.rows(RowPlace { epoch: 1, ..RowPlace::default() })?;
@@ -445,7 +447,8 @@ impl Source for FromModel<'_> {
             let next = RowPlace { epoch: stopped.epoch + 1, ..RowPlace::default() };
             let rows = self.rows(if self.further.wrapped { stopped } else { next })?;
             if rows.is_empty() {
-                // Continues at the start of the epoch, up to where it stopped, so that each prompt is read at most once.
+                // Continue at the start of the epoch, up to where training stopped, so that each prompt is read at most
+                // once.
                 if self.further.wrapped {
                     break;
                 }

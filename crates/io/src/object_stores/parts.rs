@@ -5,8 +5,8 @@ use object_store::client::{
 };
 use object_store::{ClientOptions, Result};
 
-/// Connects as usual, but treats a response with a content range as partial content even if its status says that it is
-/// complete. rclone's server sends such responses.
+/// Connects as usual, but treats a response with a content range as partial content, even if the status of the response
+/// says that it contains the whole object. rclone's server sends such responses.
 #[derive(Debug)]
 pub(super) struct Parts;
 

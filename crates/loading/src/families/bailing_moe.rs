@@ -73,7 +73,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = base.with_qk_norm(qk_norm).with_default_prepend_bos(false);
     let first = json.size_or("first_k_dense_replace", 0)?;
     let (experts, d_mlp) = mixtures::deepseek(json)?;
-    // Width of one shared expert, if it differs from the others'.
+    // Width of one shared expert, if it differs from the width of a routed expert.
     let shared = match (experts.shared, json.maybe_size("moe_shared_expert_intermediate_size")?) {
         (Some(all), Some(own)) if d_mlp > 0 => Some(SharedExpert { d_mlp: all.d_mlp / d_mlp * own, ..all }),
         (all, _) => all,
@@ -87,7 +87,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    // Transformers 5 uses another name.
+    // Transformers 5 uses `attention_bias` instead of `use_qkv_bias`.
     let biased = json.flag("use_qkv_bias", json.flag("attention_bias", false)?)?;
     let biases = Biases { qkv: biased, output: false, mlp: false };
     let mut table = llama_like::weights_with(c, json, Names { mlp: mixtures::EXPERTS, biases, ..Names::LLAMA })?;

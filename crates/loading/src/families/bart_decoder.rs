@@ -86,7 +86,7 @@ fn marian(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 }
 
 fn trocr(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // Sinusoidal positions depend on which tokens are padding, even where they are not masked.
+    // Sinusoidal positions depend on which tokens are padding tokens, even if these tokens are not masked.
     if !json.flag("use_learned_position_embeddings", true)? {
         return Err(json.unsupported("use_learned_position_embeddings"));
     }

@@ -92,8 +92,8 @@ fn two(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     around(&json.defaulting(&DEFAULTS_2), |layer| layer % 2 == 0)
 }
 
-/// Settings of models with norms before and after sublayers, soft caps, and windows in the layers that the file lists
-/// or, without a list, those for which `near` holds.
+/// Settings of models with norms before and after sublayers, soft caps, and windows in some layers: the layers that the
+/// file lists or, without a list, the layers for which `near` holds.
 pub(super) fn around(json: &HfConfig<'_>, near: impl Fn(usize) -> bool) -> Result<TransformerConfig, ConfigError> {
     let base = one(json)?;
     let windows = llama_like::windows_by_type(json, base.n_layers(), near)?;

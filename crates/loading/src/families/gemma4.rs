@@ -61,7 +61,7 @@ static UNIFIED_DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     match json.get("use_bidirectional_attention") {
-        // Text is causal; only the positions of images attend to each other.
+        // Attention between text positions is causal; only image positions attend to each other in both directions.
         None | Some(Value::Bool(false)) => {}
         Some(Value::String(kind)) if kind == "vision" => {}
         Some(_) => return Err(json.unsupported("use_bidirectional_attention")),
@@ -204,7 +204,8 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         if c.reads_keys_of(layer).is_some() {
-            // Some files contain these tensors nevertheless.
+            // The layer reuses the keys and values of an earlier layer, but some files contain these tensors
+            // nevertheless.
             for part in ["attn.W_K", "attn.b_K", "attn.W_V", "attn.b_V", "attn.k_norm.w"] {
                 table.remove(&to(part));
             }

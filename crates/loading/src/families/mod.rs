@@ -475,8 +475,8 @@ pub(crate) fn ignored(family: &'static str, json: &Value) -> Result<Vec<String>,
     bart_decoder::ignored(&json)
 }
 
-/// Reads a configuration as Llama's if it has the necessary settings. Returns the model, and the settings that Llama
-/// lacks.
+/// Reads a configuration as a Llama configuration if it has the necessary settings. Returns the model, and the settings
+/// that Llama lacks.
 pub(crate) fn as_llama(json: &Value) -> Option<(Described, Vec<String>)> {
     let config = (llama::FAMILY.config)(&HfConfig::new(llama::FAMILY.name, json)).ok()?;
     config.validate().ok()?;

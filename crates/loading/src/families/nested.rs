@@ -12,7 +12,7 @@ const WITHIN: [&str; 4] = ["text_config", "llm_config", "language_config", "deco
 /// Section that models with speech output use for the "thinker", which contains the text model.
 const THINKER: &str = "thinker_config";
 
-/// Models whose top-level settings include the text model's, each with the text model's family.
+/// Models whose top-level settings include the settings of the text model, each with the family of its text model.
 static BESIDE: [(&str, &str); 26] = [
     ("CambrianQwenForCausalLM", "qwen2"),
     ("DotsOCRForCausalLM", "qwen2"),
@@ -42,7 +42,7 @@ static BESIDE: [(&str, &str); 26] = [
     ("Videollama3Qwen2ForCausalLM", "qwen2"),
 ];
 
-/// Text models that are identical to another family's under a different name.
+/// Text models that are identical to the models of a family that has a different name.
 const RENAMED: [(&str, &str); 9] = [
     ("glm4v_text", "glm4"),
     ("kimi_k2", "deepseek_v3"),
@@ -222,7 +222,7 @@ pub(crate) fn text_part(json: &Value) -> Result<Option<Value>, ConfigError> {
             let reason = format!("its architecture belongs to {}, but its model_type is {kind}", by_list.name);
             return Err(ConfigError::Contradiction { field: "text_config", reason });
         }
-        // A family with several architectures is identified by the listed one.
+        // If the family has several architectures, keep the listed architecture.
         (Some(_), Some(_)) if !field.is_empty() => listed.unwrap_or_default().to_string(),
         (Some(by_type), _) => by_type.architectures[0].to_string(),
         (None, Some(_)) => listed.unwrap_or_default().to_string(),

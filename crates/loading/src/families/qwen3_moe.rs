@@ -60,7 +60,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 /// The experts, and the width of each.
 pub(super) fn experts(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigError> {
-    // Newer files use another name.
+    // Newer files use `num_local_experts` instead of `num_experts`.
     let count = if json.has("num_experts") { "num_experts" } else { "num_local_experts" };
     let renormalize = json.flag("norm_topk_prob", false)?;
     let experts = Experts::new(json.size(count)?, json.size("num_experts_per_tok")?);

@@ -180,8 +180,8 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>, mlp: MlpNames) -> Result<
     Ok(table)
 }
 
-/// Adds a layer's projections. One tensor fuses queries, keys, values and gates, another the two scalars per head; both
-/// store everything that belongs to a key head together.
+/// Adds a layer's projections. One tensor fuses queries, keys, values and gates, and a second tensor fuses the two
+/// scalars per head; both tensors store everything that belongs to a key head together.
 fn grouped(table: &mut WeightTable, layer: usize, net: GatedDelta) {
     let shared = net.n_value_heads / net.n_key_heads;
     let (keys, values) = (net.d_key, shared * net.d_value);
@@ -196,7 +196,8 @@ fn grouped(table: &mut WeightTable, layer: usize, net: GatedDelta) {
     }
 }
 
-/// Adds Qwen 3.5's projections: queries, keys and values in one tensor, one after another, and the others separate.
+/// Adds Qwen 3.5's projections: queries, keys and values one after another in one tensor, and each of the other
+/// projections in its own tensor.
 fn apart(table: &mut WeightTable, c: &TransformerConfig, net: GatedDelta) {
     for layer in (0..c.n_layers()).filter(|layer| !c.attends(*layer)) {
         let from = |part: &str| format!("model.layers.{layer}.linear_attn.{part}");

@@ -78,7 +78,7 @@ pub(super) fn of_windows(json: &HfConfig<'_>, far: &Rotary) -> Result<Option<Rot
     Ok(Some(Rotary { base, scaling: read_scaling(json, &own, true)?, ..far.clone() }))
 }
 
-/// The `rope_parameters` of a newer file; in families with windows, those for layers of this type.
+/// The `rope_parameters` of a newer file; in families with windows, the parameters for layers of this type.
 pub(super) fn parameters<'j>(json: &HfConfig<'j>, layers: &str) -> Result<Option<HfConfig<'j>>, ConfigError> {
     let Some(all) = json.object("rope_parameters")? else { return Ok(None) };
     Ok(Some(all.object(layers)?.unwrap_or(all)))
@@ -122,7 +122,7 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Res
     const ORIGINAL: &str = "original_max_position_embeddings";
     let given = |of: &HfConfig<'_>| of.has(ORIGINAL).then(|| of.size(ORIGINAL)).transpose();
     let original = match (given(scaling)?, given(&json.given())?) {
-        // Which of the two is used depends on the version of transformers.
+        // Which of the two fields is used depends on the version of transformers.
         (Some(within), Some(beside)) if within != beside => {
             let reason = format!("it is {beside}, but {within} in the rotary settings");
             return Err(ConfigError::Contradiction { field: ORIGINAL, reason });

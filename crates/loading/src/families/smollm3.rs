@@ -45,7 +45,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         }
         _ => Vec::new(),
     };
-    // `layer_types` takes precedence.
+    // `layer_types` takes precedence over `use_sliding_window`.
     let listed = json.list("layer_types")?.is_some();
     let windows = match listed || json.flag("use_sliding_window", false)? {
         true => llama_like::windows_by_type(json, base.n_layers(), |layer| rotates.get(layer) == Some(&false))?,

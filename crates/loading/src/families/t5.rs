@@ -37,8 +37,8 @@ pub(super) static UMT5_ENCODER: Family<EncoderConfig> = Family {
     weights: encoder_weights,
 };
 
-/// Whether transformers 5 wrote the file. In such files, `tie_word_embeddings` is always true: the weights show whether
-/// the unembedding is tied, and a separate setting, which mT5 lacks, determines whether the unembedding's input is
+/// Whether transformers 5 wrote the file. In such files, `tie_word_embeddings` is always true, so only the weights show
+/// whether the unembedding is tied. A separate setting, which mT5 lacks, determines whether the unembedding's input is
 /// scaled.
 fn is_newer(json: &HfConfig<'_>) -> Result<bool, ConfigError> {
     let version = json
@@ -91,7 +91,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
     let n_encoder_layers = json.layers("num_layers")?;
     let d_model = json.size("d_model")?;
     let pads = json.maybe_size("pad_token_id")?.unwrap_or(0);
-    // In older files, the unembedding's input is scaled if it is tied.
+    // In older files, the unembedding's input is scaled if the unembedding is tied.
     let scaled = match is_newer(json)? {
         true => json.flag("scale_decoder_outputs", false)?,
         false => json.flag("tie_word_embeddings", tied)?,

@@ -30,7 +30,7 @@ fn of_stack<'j>(json: &HfConfig<'j>, stack: &'static str) -> Result<HfConfig<'j>
     Ok(own.defaulting(&DEFAULTS))
 }
 
-/// Reads a stack's blocks as Gemma 2's.
+/// Reads a stack's blocks as blocks of Gemma 2.
 fn blocks(own: &HfConfig<'_>) -> Result<(TransformerConfig, Rotary), ConfigError> {
     let blocks = gemma::around(own, |layer| layer % 2 == 0)?;
     match blocks.positional() {

@@ -4,10 +4,10 @@
 use crate::weight_files::{Layout, WeightFiles, WeightTable};
 use hooklens_model::config::{Layers, ResidualScheme, Settings, TransformerConfig};
 
-/// Architectures whose files interleave the rows of query and key weights, because llama.cpp rotates adjacent pairs. In
-/// `UNPAIRED_BIASES`, the biases are not interleaved: llama.cpp's converter leaves them unchanged, a bug that will not
-/// be fixed.
+/// Architectures whose files interleave the rows of query and key weights, because llama.cpp rotates adjacent pairs.
 const PAIRED: [&str; 4] = ["llama", "smollm3", "granite", "olmo"];
+/// Architecture in [`PAIRED`] whose files do not interleave the biases: llama.cpp's converter leaves them unchanged, a
+/// bug that will not be fixed.
 const UNPAIRED_BIASES: &str = "olmo";
 
 /// Tensors that configure the rotary embedding and are not weights.
@@ -118,7 +118,7 @@ fn norms(architecture: &str, c: &TransformerConfig, there: impl Fn(&str) -> bool
             ("ln2_post", "post_ffw_norm"),
         ],
         "gpt-oss" => vec![("ln1", "attn_norm"), ("ln2", "post_attention_norm")],
-        // If there are two norms, `attn_norm` is the MLP's.
+        // If there are two norms, `attn_norm` is the norm of the MLP.
         "falcon" if there("attn_norm_2") => vec![("ln1", "attn_norm_2"), ("ln2", "attn_norm")],
         // In a parallel block, attention and MLP may share one norm.
         _ if c.residual() == ResidualScheme::Parallel && !there("ffn_norm") => {

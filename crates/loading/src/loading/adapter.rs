@@ -33,7 +33,7 @@ pub(super) struct Adapter {
 /// Change to one tensor of the base model.
 #[derive(Debug, Default)]
 struct Change {
-    /// Adapter tensor that replaces the base model's.
+    /// Adapter tensor that replaces the base model's tensor.
     replaced: Option<String>,
     /// Whether the replacement applies only to this module (`modules_to_save`) and not to others that share the tensor.
     alone: bool,
@@ -458,8 +458,9 @@ fn patterns(json: &Value, field: &str) -> Result<Vec<(Regex, f64)>, String> {
     };
     let parsed = patterns.iter().map(|(pattern, value)| {
         let number = value.as_f64();
-        let number = number
-            .ok_or_else(|| format!("its `{field}` has {} for `{}`, not a number", excerpt(value), excerpt(pattern)))?;
+        let number = number.ok_or_else(|| {
+            format!("its `{field}` maps `{}` to {}, which is not a number", excerpt(pattern), excerpt(value))
+        })?;
         let whole = Regex::new(&format!(r"^(.*\.)?({pattern})$"));
         let whole = whole.map_err(|error| {
             format!("its `{field}` contains an invalid regular expression `{}`: {error}", excerpt(pattern))

@@ -53,8 +53,9 @@ pub(super) struct Assembler<'a> {
     blocks_pages: Vec<Pages>,
     /// Bytes of weights that were copied.
     copied: usize,
-    /// Progress callback, and the number of bytes read so far.
+    /// Progress callback.
     progress: Option<&'a Progress>,
+    /// Number of bytes read so far.
     done: usize,
     /// Tensors kept block-quantized.
     in_blocks: BTreeSet<String>,
@@ -256,7 +257,7 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// Locates a weight; `None` if the model has no such weight or uses the tied embedding instead.
+    /// Locates a weight; `None` if the model has no such weight or the files do not contain it.
     pub(super) fn locate(&self, weight: &str) -> Option<Located<'a>> {
         let source = self.table.sources.get(weight)?;
         let name = self.table.find(self.files, &source.name)?;
@@ -420,13 +421,13 @@ impl<'a> Assembler<'a> {
         Ok(Some(if scale == 1.0 { vector } else { vector * scale }))
     }
 
-    /// Like [`Self::vector`], but fails if the files lack it; for weights that the configuration requires.
+    /// Like [`Self::vector`], for a weight that the configuration requires: fails if the files lack the weight.
     fn needed(&mut self, weight: &str, len: usize) -> Result<Tensor<1>, LoadError> {
         let found = self.vector(weight, len)?;
         found.ok_or_else(|| LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) })
     }
 
-    /// Like [`Self::needed`], but at least in `f32`: rounding a router score could send a token to another expert.
+    /// Like [`Self::needed`], but at least in `f32`: rounding a router score could send a token to a different expert.
     fn wide_vector(&mut self, weight: &str, len: usize) -> Result<Tensor<1>, LoadError> {
         let kept = self.compute;
         if matches!(kept, DType::F16 | DType::BF16) {
@@ -491,7 +492,7 @@ impl<'a> Assembler<'a> {
         })
     }
 
-    /// Reads rows of a block-quantized tensor; `None` if it is not quantized or quantized blocks are not kept.
+    /// Reads rows of a block-quantized tensor; `None` if the tensor is not quantized or will be dequantized.
     fn packed(
         &mut self,
         at: &Located<'_>,

@@ -94,7 +94,8 @@ pub(super) fn fetch(name: &str, want: DownloadScope) -> Result<PathBuf, LoadErro
     let pinned = || of(&commit);
     let had_template = folder.join(CHAT_TEMPLATE).is_file();
     for file in &SMALL[1..] {
-        // These files are optional. If the connection is broken, fetching the weights fails.
+        // Errors are ignored, because these files are optional. If the connection is broken, fetching the weights
+        // fails.
         let _ = get(&cache, &api, pinned(), file);
     }
     // Additional chat templates are in separate files, and exist only beside a default template.

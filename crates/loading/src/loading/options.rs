@@ -259,8 +259,8 @@ impl LoadOptions {
     /// `K` formats, is rounded to a scale times integers from -127 to 127. Everything else is computed in `f32`.
     /// Gradients are computed with the exact products, and a weight that is replaced later is multiplied exactly.
     ///
-    /// Products with one to eight rows are also faster than exact ones. `hooklens parity --dtype q8` measures the
-    /// difference from a reference.
+    /// Products with one to eight input rows are also faster than exact products. `hooklens parity --dtype q8` measures
+    /// the difference from a reference.
     ///
     /// # Errors
     /// Loading fails with [`InputError::Conflict`] or [`InputError::NoSuchOption`] unless the model is a decoder with
@@ -279,7 +279,8 @@ impl LoadOptions {
         self
     }
 
-    /// Fails if activations should be quantized but weights would not stay quantized. `narrow` is whether they may.
+    /// Fails if activations should be quantized but weights would not stay quantized. `narrow` says whether the devices
+    /// and the element type allow quantized weights.
     pub(crate) fn check_quantized_activations(&self, narrow: bool) -> Result<()> {
         let conflict = |with, reason| Err(InputError::Conflict { option: QUANTIZED_ACTIVATIONS, with, reason }.into());
         match self {

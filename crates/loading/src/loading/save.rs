@@ -33,7 +33,7 @@ pub trait SavePretrained {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A tokenizer and chat templates that another model left in the folder are removed.
+    /// A tokenizer and chat templates that a different model left in the folder are removed.
     ///
     /// # Errors
     /// Fails if the folder or a file cannot be written, or if another process is writing to the folder.
@@ -43,7 +43,7 @@ pub trait SavePretrained {
 /// Files that describe a tokenizer.
 const TOKENIZER: [&str; 6] =
     ["tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "source.spm", "target.spm"];
-/// Files that are read together with [`TOKENIZER`]'s, but are not written.
+/// Files that are read together with the files in [`TOKENIZER`], but are not written.
 const BESIDE_TOKENIZER: [&str; 3] = ["special_tokens_map.json", "added_tokens.json", "chat_template.jinja"];
 
 impl SavePretrained for HookedTransformer {
@@ -107,7 +107,7 @@ impl SavePretrained for HookedTransformer {
         if generation.is_empty() {
             files.remove(&folder.join("generation_config.json"));
         }
-        // Files left by another model would be read as this model's.
+        // Files left by a different model would be read as files of this model.
         let stale = if self.tokenizer().is_ok() { &[] } else { &TOKENIZER[..] };
         BESIDE_TOKENIZER.iter().chain(stale).for_each(|name| files.remove(&folder.join(name)));
         let templates = fs::read_dir(folder.join("additional_chat_templates")).into_iter().flatten().flatten();

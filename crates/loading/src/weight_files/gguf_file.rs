@@ -16,16 +16,18 @@ use hooklens_model::error::{LoadError, load_errors};
 const MAGIC: &[u8; 4] = b"GGUF";
 /// Maximum header size in bytes, vocabulary included.
 const LONGEST: usize = 1 << 26;
-/// Maximum number of fields and tensors. Each takes more space in memory than in the file, so without limits a file
-/// could take up many times its own size in memory.
+/// Maximum number of fields. A field takes more space in memory than in the file, so without a limit a file could take
+/// up many times its own size in memory.
 const MOST_FIELDS: u64 = 1 << 16;
+/// Maximum number of tensors, for the same reason.
 const MOST_TENSORS: u64 = 1 << 18;
 /// Maximum memory of the fields in bytes. The largest vocabularies, with their merges, take less than 100 MB.
 const MOST_MEMORY: usize = 1 << 27;
 /// Maximum length of a token in bytes.
 const LONGEST_TOKEN: usize = 1 << 16;
-/// Memory of a value, and of the allocation of a text besides its bytes.
+/// Memory of a value in bytes.
 const VALUE: usize = size_of::<Value>();
+/// Memory of the allocation of a text in bytes, besides the text itself.
 const HEAP: usize = 32;
 /// Field that is read together with the tensors.
 const ALIGNED: &str = "general.alignment";

@@ -98,7 +98,8 @@ impl Layout {
         }
     }
 
-    /// Whether the model's form is a strided view of the file's, so that the data can stay in the mapped file.
+    /// Whether the matrix in the model is a strided view of the tensor in the file, so that the data can stay in the
+    /// mapped file.
     pub(crate) fn is_view(self) -> bool {
         !matches!(
             self,
@@ -314,7 +315,7 @@ pub(crate) struct Source {
     pub(crate) own_if_there: bool,
     /// Factor that the weight is multiplied by.
     pub(crate) scale: f64,
-    /// Whether the files may lack the weight, such as an output head's.
+    /// Whether the files may lack the weight, for example because it belongs to an output head.
     pub(crate) optional: bool,
     /// Names of the tensor in adapters: first under the module that uses this weight, then under the modules that share
     /// it. Empty if adapters only use the tensor's own name.
@@ -476,8 +477,8 @@ impl WeightTable {
         }
     }
 
-    /// Declares token embeddings of this width, with a linear map into the residual stream and another out of it before
-    /// the unembedding.
+    /// Declares token embeddings of this width, with one linear map into the residual stream, and a second one that
+    /// maps the stream back to this width before the unembedding.
     pub(crate) fn project(&mut self, width: usize, into: &str, out_of: &str) {
         self.projected = Some(width);
         self.add("embed.projection", into, Layout::Transposed);
@@ -495,7 +496,7 @@ impl WeightTable {
         }
     }
 
-    /// Returns the first pair of twins that are both in the files but differ.
+    /// Returns the first pair in the field `twins` whose two tensors are both in the files, with different values.
     pub(crate) fn twins(&self, files: &WeightFiles) -> Result<Option<[String; 2]>, LoadError> {
         for (one, other) in &self.twins {
             if let (Some(one), Some(other)) = (self.find(files, one), self.find(files, other))

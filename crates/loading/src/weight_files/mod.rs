@@ -396,7 +396,7 @@ fn safetensors_header(file: &TensorFile) -> Result<(usize, Metadata), LoadError>
     };
     regular::check_header(&start, file.len()).map_err(|reason| load_errors::corrupt(&file.path, reason.to_string()))?;
     let (header, metadata) = match SafeTensors::read_metadata(&start) {
-        // The header itself is valid; its length is compared with the file's below.
+        // The header itself is valid; the length that it implies is compared with the length of the file below.
         Err(SafeTensorError::MetadataIncompleteBuffer) if file.in_memory().is_none() => {
             let parsed: Metadata = serde_json::from_slice(&start[8..]).map_err(|e| corrupt(e.into()))?;
             (start.len() - 8, parsed)

@@ -21,7 +21,7 @@ const TOWERS: [&str; 17] = [
     "patch_merger",
 ];
 
-/// Whether a tensor belongs to another part, given the text model's name prefixes.
+/// Whether a tensor belongs to a part other than the text model, given the text model's name prefixes.
 pub(super) fn is_of_another_part(name: &str, own: &[&str]) -> bool {
     let bare = name.strip_prefix("model.").unwrap_or(name);
     match own {

@@ -14,15 +14,16 @@ use zip::ZipArchive;
 use hooklens_io::regular;
 use hooklens_model::error::{LoadError, load_errors};
 
-/// Maximum memory of a checkpoint's objects in bytes. The objects that describe a tensor take about nine thousand.
+/// Maximum memory of a checkpoint's objects in bytes. The objects that describe a tensor take about nine
+/// thousand bytes.
 const MOST: usize = 160 << 20;
 
 /// Size of an object in a container.
 const OBJECT: usize = 72;
 /// Size of an allocation besides its contents.
 const HEAP: usize = 32;
-/// Additional size of an object on the stack. Objects are moved into containers all at once, so that memory holds
-/// them several times.
+/// Additional size of an object on the stack. Objects are moved into containers all at once, so memory may hold several
+/// copies of each.
 const ON_STACK: usize = 250;
 /// Size of an entry of the memo, which is a hash table that may just have grown.
 const MEMO: usize = 280;
@@ -123,12 +124,12 @@ impl<R: BufRead> Machine<R> {
         Ok(())
     }
 
-    /// Runs an instruction. Returns whether there is another.
+    /// Runs one instruction. Returns false if it was the `STOP` instruction.
     fn step(&mut self) -> Result<bool, Stop> {
         let [code] = self.bytes()?;
         match code {
             b'.' => return Ok(false),
-            // The version, and the length of a frame.
+            // Skips the protocol version, or the length of a frame.
             0x80 => drop(self.bytes::<1>()?),
             0x95 => drop(self.bytes::<8>()?),
             b'N' | 0x88 | 0x89 | b')' | b']' | b'}' | 0x8f => self.push(OBJECT),
@@ -264,7 +265,7 @@ impl<R: BufRead> Machine<R> {
         len[..N].copy_from_slice(&self.bytes::<N>()?);
         let len = u64::from_le_bytes(len);
         if len > MOST as u64 {
-            // The reader would keep all of it, up to the end of the file.
+            // The reader would keep the whole object, up to the end of the file.
             return Err(Stop::Heavy);
         }
         io::copy(&mut (&mut self.program).take(len), &mut io::sink())?;

@@ -187,8 +187,9 @@ pub enum RouterFn {
     Softmax,
     /// Sigmoid of each score.
     Sigmoid,
-    /// SparseMixer (Phi 3.5 MoE): chooses two experts. The weight of each is its softmax over the experts with scores
-    /// close to its own; for the second, the first is excluded. `hook_expert_weights` holds the raw scores.
+    /// SparseMixer (Phi 3.5 MoE): chooses two experts. The weight of each is its softmax among the experts with scores
+    /// close to its own score; the second expert's softmax excludes the first expert. `hook_expert_weights` holds
+    /// the raw scores.
     SparseMixer {
         /// Two scores are close if they differ by less than twice this value, relative to the larger score.
         jitter: f64,

@@ -19,15 +19,15 @@ pub struct FlatConfig {
     pub d_model: usize,
     /// Number of heads.
     pub n_heads: usize,
-    /// Number of key/value heads, unless `mixers` gives another number.
+    /// Number of key/value heads, unless `mixers` gives a different number.
     pub n_kv_heads: usize,
-    /// Width of a head, unless `mixers` gives another width.
+    /// Width of a head, unless `mixers` gives a different width.
     pub d_head: usize,
     /// Token mixer of each layer; empty if all layers have attention with the sizes above.
     pub mixers: Vec<FlatMixer>,
     /// The layer whose keys and values each layer reuses; empty if none does.
     pub shared_keys: Vec<Option<usize>>,
-    /// Number of neurons per MLP or expert, unless `dense_mlps` gives another number.
+    /// Number of neurons per MLP or expert, unless `dense_mlps` gives a different number.
     pub d_mlp: usize,
     /// Vocabulary size.
     pub d_vocab: usize,
@@ -77,7 +77,7 @@ pub struct FlatConfig {
     pub most_keys: Option<usize>,
     /// Positional embedding.
     pub positional: Positional,
-    /// Rotary embeddings of each layer; empty if all layers have the model's.
+    /// Rotary embeddings of each layer; empty if all layers use the model's rotary embeddings.
     pub layer_rotary: Vec<Option<Rotary>>,
     /// Activation function.
     pub activation: ActivationFn,
@@ -101,8 +101,8 @@ pub struct FlatConfig {
     pub windows: Vec<Option<Window>>,
     /// Mixture of experts in place of MLPs.
     pub experts: Option<Experts>,
-    /// Width of each layer's dense MLP, if the layer has one instead of experts or if its width is not `d_mlp`; 0 if
-    /// the layer has no MLP. Empty if no layer differs.
+    /// For each layer, the width of its dense MLP if the layer has one instead of experts or if the width is not
+    /// `d_mlp`; 0 if the layer has no MLP; `None` if the fields above describe its MLP. Empty if all are `None`.
     pub dense_mlps: Vec<Option<usize>>,
     /// Per-layer token embeddings.
     pub per_layer_inputs: Option<PerLayerInputs>,

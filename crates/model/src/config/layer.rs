@@ -39,7 +39,8 @@ impl LayerConfig {
         Self::new(MixerConfig::Attention(AttentionConfig::new(n_heads, d_head)), MlpConfig::Dense { d_mlp })
     }
 
-    /// Checks the mixer and the MLP. If one is `None`, also checks that the model's blocks support that.
+    /// Checks the mixer and the MLP. If one of them is `None`, also checks that the model's blocks support layers
+    /// without it.
     pub(super) fn check(&self, config: &TransformerConfig, layer: usize) -> Result<(), ConfigError> {
         self.mixer.check(config, layer)?;
         self.mlp.check(config)?;

@@ -122,14 +122,14 @@ pub trait Layers: Sized {
     fn with_mlps(self, mlps: impl IntoIterator<Item = MlpConfig>) -> Result<Self, ConfigError>;
 
     /// Sets the rotary embeddings of each layer, `None` for layers without any; with an empty list, every layer uses
-    /// the model's. Values for layers without attention are ignored.
+    /// the model's rotary embeddings. Values for layers without attention are ignored.
     ///
     /// # Errors
     /// Same as [`with_mixers`](Self::with_mixers); also fails if the model's positions are not rotary.
     fn with_layer_rotary(self, rotary: impl IntoIterator<Item = Option<Rotary>>) -> Result<Self, ConfigError>;
 
     /// Sets, for each layer, the earlier layer whose keys and values it reuses, or `None` if it has its own; with an
-    /// empty list, every layer has its own.
+    /// empty list, every layer has its own keys and values.
     ///
     /// # Errors
     /// Same as [`with_mixers`](Self::with_mixers); also fails if a layer without attention would reuse keys.

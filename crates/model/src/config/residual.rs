@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ResidualScheme {
-    /// The mixer's output is added first, and the MLP reads the sum (GPT-2, Llama). Norms are applied to the inputs of
-    /// both (except in OLMo 2), to their outputs ([`with_post_norms`](super::TransformerConfig::with_post_norms)), or
-    /// to inputs and outputs.
+    /// The mixer's output is added first, and the MLP reads the sum (GPT-2, Llama). The inputs of both are normalized,
+    /// except in OLMo 2. With [`with_post_norms`](super::TransformerConfig::with_post_norms), their outputs are also
+    /// normalized.
     #[default]
     Sequential,
     /// The mixer and the MLP read the same residual stream (GPT-J, Pythia).

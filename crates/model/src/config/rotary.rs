@@ -139,7 +139,7 @@ impl RopeScaling {
             RopeScaling::Dynamic { .. } if dim <= 2 => fails("dynamic scaling requires more than one rotated pair"),
             RopeScaling::Linear { factor } if !positive(factor) => fails("factor must be positive"),
             RopeScaling::Proportional { pairs, factor } if !positive(factor) || pairs > dim / 2 => fails(&format!(
-                "factor must be positive, and {pairs} rotated pairs must not exceed the {} available",
+                "`factor` must be positive, and the number of rotated pairs ({pairs}) must be at most {}",
                 dim / 2
             )),
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {

@@ -28,7 +28,7 @@ pub(crate) struct Rules<'p> {
     pub(crate) past: usize,
     /// Positions of queries, `[batch, query]`; empty unless ALiBi slopes or a window need them.
     pub(crate) query_positions: Vec<i32>,
-    /// Positions of keys, `[batch, key]`; empty under the same condition.
+    /// Positions of keys, `[batch, key]`; empty unless ALiBi slopes or a window need them.
     pub(crate) key_positions: Vec<i32>,
 }
 

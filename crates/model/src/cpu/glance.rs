@@ -9,10 +9,11 @@ use half::{bf16, f16};
 #[cfg(feature = "libtorch")]
 use super::torch::TorchMemory;
 
-/// Number of sampled values, spread over the tensor. Smaller for large tensors, whose values may have to be read from
-/// disk.
+/// Number of sampled values, spread over the tensor.
 const VALUES: usize = 32;
+/// Number of sampled values of a large tensor, whose values may have to be read from disk.
 const VALUES_OF_LARGE: usize = 8;
+/// Number of elements above which a tensor counts as large.
 const LARGE: usize = 1 << 20;
 
 /// What to include in the hash.

@@ -23,7 +23,7 @@ impl PackedMatrix {
         Self { bytes, format, width, order, rounds_inputs: false }
     }
 
-    /// Rounds the inputs of products to 8 bits, as llama.cpp does.
+    /// Makes products with this matrix round their inputs to 8 bits, as llama.cpp does.
     #[must_use]
     pub fn rounding_inputs(self) -> Self {
         Self { rounds_inputs: true, ..self }

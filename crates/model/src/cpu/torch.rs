@@ -80,7 +80,8 @@ impl TorchMemory {
         unsafe { std::slice::from_raw_parts(self.tensor.tensor.data_ptr().cast::<E>(), self.len) }
     }
 
-    /// The elements of exclusively owned memory: from [`TorchMemory::new`], or if [`TorchMemory::is_own`].
+    /// The elements, mutably. The memory must be exclusively owned: it was allocated by [`TorchMemory::new`], or
+    /// [`TorchMemory::is_own`] returned true.
     pub(super) fn elements_mut(&mut self) -> &mut [f32] {
         if self.len == 0 {
             return &mut [];

@@ -30,8 +30,8 @@ pub fn guarded<T>(devices: impl FnOnce() -> Vec<Device>, work: impl FnOnce() -> 
     }
 }
 
-/// Returns an error if a run on this machine's CPU would need more memory than is available. Otherwise, a failed
-/// allocation would abort the process.
+/// Returns an error if a run on this machine's CPU would need more memory than is available. Without this
+/// check, a failed allocation would abort the process.
 pub fn check_room(device: &Device, asked: usize) -> Result<()> {
     if !in_main_memory(device) || Vec::<u8>::new().try_reserve_exact(asked).is_ok() {
         return Ok(());

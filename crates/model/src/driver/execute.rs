@@ -67,7 +67,7 @@ pub fn execute<T>(
     {
         check_room(&device, pattern.saturating_mul(2 * dtype.size()))?;
     }
-    // The size of the recordings is known before the run. They may have their own device and element type.
+    // The size of the recordings is known before the run. Recordings may have their own device and element type.
     let kept =
         run.elements_recorded(&length).saturating_mul(run.recorded_type().map_or(dtype.size(), |own| own.size()));
     check_room(&run.recorded_device().unwrap_or(device.clone()), kept)?;

@@ -108,7 +108,7 @@ pub trait HookedModel: Sized + private::RunModel {
 
     /// Computes the logits of a residual stream as if it were the last layer's output (the logit lens): applies the
     /// final norm, if the model has one, and the unembedding with its soft cap; in an encoder, the masked-token head.
-    /// In an encoder-decoder, the stream is the decoder's.
+    /// In an encoder-decoder, the stream is the decoder's residual stream.
     ///
     /// # Shapes
     /// - stream: `[batch, pos, d_model]`
@@ -290,8 +290,8 @@ pub trait HookedModel: Sized + private::RunModel {
     ///
     /// No gradients are computed for the weights. Gradient hooks ([`edit_grad`](crate::hook::Point::edit_grad),
     /// [`read_grad`](crate::hook::Point::read_grad)) run in the backward pass, last point first; an edited gradient is
-    /// both propagated and recorded. Each edited gradient costs another run up to its point, so hooks may be called
-    /// several times.
+    /// both propagated and recorded. For each edited gradient, the model is run again up to the gradient's hook point,
+    /// so hooks may be called several times.
     ///
     /// # Shapes
     /// - scored: a decoder's logits, `[batch, pos, d_vocab]`, or `[batch, 1, d_vocab]` for [`Logits::Last`]; an

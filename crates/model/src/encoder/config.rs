@@ -49,7 +49,7 @@ pub struct EncoderConfig {
     pub first_norm: bool,
     /// Position embedding.
     pub positional: Positional,
-    /// Rotary embedding of each layer; empty if all layers use the model's.
+    /// Rotary embedding of each layer; empty if all layers use the model's rotary embedding.
     pub layer_rotary: Vec<Option<Rotary>>,
     /// Attention window of each layer, `None` for no limit; empty if no layer has a window.
     pub windows: Vec<Option<Window>>,

@@ -10,7 +10,8 @@ use crate::kv_cache::KeyValueCache;
 pub(super) type CrossKeys = Vec<(Tensor<4>, Tensor<4>)>;
 
 /// Cached keys and values of the decoder. For self-attention, they belong to the tokens decoded so far; for
-/// cross-attention, to the encoder's positions. The first run fills in the latter, which then never change.
+/// cross-attention, to the encoder's positions. The first run computes the keys and values for
+/// cross-attention, which then never change.
 ///
 /// ```
 /// # use hooklens::FromPretrained;

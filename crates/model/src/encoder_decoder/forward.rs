@@ -209,9 +209,9 @@ impl HookedEncoderDecoder {
         Ok((Encoded { model: Some(self.identity()), ..encoded }, cache))
     }
 
-    /// Runs only the decoder, on an encoder's output or on a [`DecoderCache`]. With a cache, the input consists of the
-    /// tokens that follow those in it (if there are any, a text gets no special tokens), and the run appends them
-    /// unless the cache is frozen.
+    /// Runs only the decoder, on an encoder's output or on a [`DecoderCache`]. With a cache, the input contains
+    /// only the tokens after the cached ones, and the run appends them to the cache unless it is frozen. If the cache
+    /// already holds tokens, text is tokenized without special tokens.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -230,8 +230,8 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// Same as [`HookedModel::run`]; also fails for hook points of the encoder, and if a cache belongs to another model
-    /// or has another batch size.
+    /// Same as [`HookedModel::run`]; also fails for hook points of the encoder, and if a cache belongs to a different
+    /// model or has a different batch size.
     pub fn decode<'d>(
         &self,
         from: impl Into<DecodeFrom<'d>>,
@@ -406,7 +406,7 @@ impl HookedEncoderDecoder {
         let (weights, config) = (&self.weights.parts, &self.config);
         let table = weights.decoder_embed.as_ref().unwrap_or(&weights.embed).val();
         let (device, dtype) = (table.device(), table.dtype());
-        // Embeddings that are normalized directly are not scaled.
+        // Token embeddings are not scaled if the embedding norm applies only to them.
         let mut resid = match config.decoder_tokens_normed {
             true => token_vectors(table, written, dtype),
             false => scaled(token_vectors(table, written, dtype), config.decoder_embed_scale),

@@ -64,8 +64,9 @@ use points::{CROSS, points_of};
 pub struct HookedEncoderDecoder {
     weights: Weights<EncoderDecoderWeights>,
     config: Arc<EncoderDecoderConfig>,
-    /// Configurations of both stacks, in the form that blocks use.
+    /// Configuration of the encoder's blocks.
     encoder_stack: Arc<TransformerConfig>,
+    /// Configuration of the decoder's blocks.
     decoder_stack: Arc<TransformerConfig>,
     pub(crate) points: Arc<Points>,
     tokenizer: Option<Arc<Tokenizer>>,

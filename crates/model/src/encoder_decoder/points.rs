@@ -6,10 +6,11 @@ use super::config::EncoderDecoderConfig;
 use super::positions::StackPositions;
 use crate::points::{Outer, Points, PointsBuilder, Site};
 
-/// Indices of the stacks of blocks.
+/// Index of the stack that holds the points of the encoder's blocks.
 pub(super) const ENCODER: usize = 0;
+/// Index of the stack that holds the points of the decoder's blocks, except cross-attention.
 pub(super) const DECODER: usize = 1;
-/// Cross-attention of the decoder's layers.
+/// Index of the stack that holds the cross-attention points of the decoder's blocks.
 pub(super) const CROSS: usize = 2;
 
 const INPUTS: &[Site] = &[Site::ResidPre, Site::AttnIn, Site::QInput, Site::KInput, Site::VInput];

@@ -63,7 +63,7 @@ pub enum CacheError {
         /// Number of positions in the text now.
         len: usize,
     },
-    /// The cache was created for a model with a different number of layers than the model, or the other cache.
+    /// The cache has a different number of layers than the model, or than the cache whose rows it replaces.
     #[error("the cache has {cache} layers; expected {model}")]
     Layers {
         /// Number of layers in the cache.
@@ -324,7 +324,7 @@ pub enum CacheError {
         what: &'static str,
     },
     /// A saved cache was computed by a different model.
-    #[error("{} was computed by a different model (fingerprint {saved}; this one has {model})", path.display())]
+    #[error("{} was computed by a different model (fingerprint {saved}; the given model has {model})", path.display())]
     OtherModel {
         /// Path of the file.
         path: PathBuf,

@@ -36,7 +36,7 @@ enum Kind {
     /// A line in a part of a compressed file; the part starts at this byte.
     LineInFrames(u64),
     Row,
-    /// A row in the part of a table with this number, counted from one.
+    /// A row in a part of a table; this is the number of the part, counted from one.
     RowOf(usize),
 }
 

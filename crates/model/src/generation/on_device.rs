@@ -74,7 +74,7 @@ fn beyond(under: &Tensor<2>, amounts: Tensor<2>, wanted: Tensor<2>) -> Tensor<2,
     let sum = |out: Tensor<2, Bool>| amounts.clone().mask_fill(out, 0.0).sum_dim(1);
     // Logits below this have zero probability, and -inf has no midpoint.
     let under = under.clone().clamp_min(-1e6);
-    // The tokens with logits of at least `low` are enough; those with logits of at least `high` are not.
+    // Tokens with logits of at least `low` suffice to reach `wanted`; tokens with logits of at least `high` do not.
     let mut low = under.clone().min_dim(1);
     let mut high = low.ones_like();
     for _ in 0..HALVINGS {

@@ -25,7 +25,7 @@ pub struct Sampling {
     pub top_p: Option<f64>,
     /// Keeps only tokens with at least this fraction of the most likely token's probability.
     pub min_p: Option<f64>,
-    /// Subtracted from a token's logit for each of its occurrences so far, including the prompt.
+    /// Subtracted from a token's logit for each of its occurrences so far, including those in the prompt.
     pub frequency_penalty: f64,
     /// Divides positive logits of tokens that have occurred, and multiplies negative ones (Keskar et al. 2019).
     pub repetition_penalty: f64,

@@ -35,8 +35,8 @@ use crate::tokens::Tokens;
 pub struct Step {
     /// Each row's next token; `None` for rows that have ended.
     pub tokens: Vec<Option<u32>>,
-    /// Activations recorded at this step: for the prompts at the first step, and for the column before the new tokens
-    /// at later steps.
+    /// Activations recorded at this step. The first step runs the prompts, and each later step runs the tokens chosen
+    /// in the step before it.
     pub recorded: ActivationCache,
     /// Logits from which the tokens were chosen, `[batch, d_vocab_out]`, if requested.
     pub logits: Option<Tensor<2>>,

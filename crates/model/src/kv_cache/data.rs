@@ -12,7 +12,8 @@ use super::state::{RecurrentState, StateShape};
 use super::{Entry, KeyValueCache};
 use crate::error::CacheError;
 
-/// A cache's contents in host memory, as plain numbers even if the cache shares or quantizes them.
+/// A cache's contents in host memory, as plain numbers, even if the cache itself quantizes its contents or shares them
+/// with other caches.
 ///
 /// ```
 /// use hooklens::prelude::*;

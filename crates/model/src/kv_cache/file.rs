@@ -61,7 +61,7 @@ struct Format {
 }
 
 const FORMAT: &str = "hooklens-kv-cache";
-/// Version 3 hashes all bytes of the weights.
+/// Version of the file format. Since version 3, the model's hash covers all bytes of the weights.
 const VERSION: u32 = 3;
 
 impl KeyValueCache {

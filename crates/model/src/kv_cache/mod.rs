@@ -100,8 +100,8 @@ impl KeyValueCache {
         self.kind
     }
 
-    /// Number of positions seen by every layer or covered by the mask, including padding. Same as Hugging Face's
-    /// `get_seq_length`.
+    /// Number of positions, including padding, that every layer has seen or that the mask covers, whichever is larger.
+    /// Same as Hugging Face's `get_seq_length`.
     pub fn len(&self) -> usize {
         let held = self.entries.iter().map(Entry::len).min().unwrap_or(0);
         held.max(self.given_mask_len())

@@ -10,7 +10,7 @@ pub(super) struct Ring {
     start: usize,
     /// Number of columns held.
     len: usize,
-    /// Initial capacity.
+    /// Minimum capacity in columns.
     least_room: usize,
     staged: Option<Box<Staged>>,
 }

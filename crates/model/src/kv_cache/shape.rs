@@ -74,7 +74,7 @@ impl CacheShape {
         })
     }
 
-    /// Sets the number and width of value heads, if they differ from the key heads', as in latent attention.
+    /// Sets the number and width of value heads, if they differ from those of the key heads, as in latent attention.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};

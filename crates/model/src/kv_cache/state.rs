@@ -30,7 +30,7 @@ pub(crate) struct StateShape {
 }
 
 impl StateShape {
-    /// What a layer with this state, or without one, caches.
+    /// Describes what a layer caches: a recurrent state of this shape, or keys and values if `state` is `None`.
     pub(crate) fn described(state: Option<Self>) -> String {
         let of = |Self { before, memory }: Self| format!("a recurrent state of {before:?} and {memory:?} values");
         state.map_or("keys and values".into(), of)
@@ -171,8 +171,8 @@ impl Entry {
         Ok(())
     }
 
-    /// The state, in which the rows of another entry's state replace the same number of rows, starting at `row`. The
-    /// state of an entry that has seen no positions is all zeros.
+    /// Returns a copy of the state in which the rows of another entry's state replace the same number of rows, starting
+    /// at `row`. The state of an entry that has seen no positions is all zeros.
     pub(super) fn state_with_rows(&self, row: usize, other: &Entry) -> Option<RecurrentState> {
         let like = self.state.as_ref().or(other.state.as_ref())?;
         let or_nothing = |entry: &Entry| entry.state.clone().unwrap_or_else(|| like.nothing_in(entry.batch));

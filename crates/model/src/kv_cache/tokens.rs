@@ -33,8 +33,8 @@ impl KeyValueCache {
         self.real_rows().into_iter().enumerate().map(of_row).collect()
     }
 
-    /// The tokens of each row, provided that they determine the cache's contents: nothing was edited, hidden, or
-    /// quantized.
+    /// The tokens of each row; `None` if they are unknown, or if they do not determine the cache's contents because
+    /// something was edited, hidden, or quantized.
     pub(crate) fn exact_tokens(&self) -> Option<Vec<Vec<u32>>> {
         let exact = self.interventions.is_empty() && !self.hides() && self.kind.quantization().is_none();
         self.tokens().filter(|_| exact)

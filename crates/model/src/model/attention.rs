@@ -370,8 +370,9 @@ fn repeated(x: Tensor<4>, group: usize) -> Tensor<4> {
     wide.reshape([batch, heads * group, pos, d_head])
 }
 
-/// Attention in which hooks use scores or patterns of at most half of the heads. Only those heads' tensors are computed,
-/// so memory is proportional to them. `None` if more heads are needed or the kernels cannot compute the rest.
+/// Attention in which hooks use the scores or patterns of at most half of the heads. Scores and patterns are computed
+/// only for the heads in use, so the memory they take is proportional to the number of these heads. `None` if hooks use
+/// more heads or the fused kernels do not support the layer.
 fn partly_watched(
     layer: usize,
     q: &Tensor<4>,
@@ -402,8 +403,8 @@ fn partly_watched(
     Ok(Some(heads.iter().enumerate().fold(z, replace)))
 }
 
-/// Step-by-step attention in `f32`, which fires the score and pattern points. The queries may be those of only some
-/// heads, each of which then reads a key head of its own.
+/// Step-by-step attention in `f32`, which fires the score and pattern points. If `heads` is given, `q` and `keys`
+/// contain only these heads, with one key head per query head.
 fn explicit(
     layer: usize,
     (q, heads): (Tensor<4>, Option<SomeHeads<'_>>),
@@ -463,8 +464,8 @@ pub(crate) fn mix(pattern: Tensor<4>, keys: &Keys) -> Tensor<4> {
         let shape = Fold { rows, readers, kv_heads, group: heads / kv_heads, queries };
         let weights = narrowed(pattern.clone().narrow(3, column, columns), block.values.dtype());
         column += columns;
-        let output_projection = shape.fold(weights).matmul(block.values.permute([0, 2, 1, 3]));
-        shape.unfold(output_projection, [batch, heads, queries, d_head])
+        let weighted = shape.fold(weights).matmul(block.values.permute([0, 2, 1, 3]));
+        shape.unfold(weighted, [batch, heads, queries, d_head])
     };
     let blocks: Vec<Tensor<4>> = keys.blocks.iter().map(of_block).collect();
     let sum = blocks.into_iter().reduce(|sum, block| sum + block);
@@ -480,8 +481,8 @@ fn evenly_read(block: &KeyBlock) -> (KeyBlock, usize) {
     }
 }
 
-/// Stacks queries that read the same keys into one matrix, so that keys are never repeated. These are the queries of a
-/// group's heads, and of all batch rows that share a row of keys.
+/// Stacks queries that read the same keys into one matrix, so that keys are never repeated. The heads of a
+/// group read the same keys, and so do batch rows that share a row of keys.
 struct Fold {
     rows: usize,
     readers: usize,

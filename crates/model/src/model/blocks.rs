@@ -13,7 +13,7 @@ pub(crate) struct Blocks(Option<PackedMatrix>);
 impl Blocks {
     /// Creates a parameter for this weight. A quantized weight is dequantized to `f32` on first access. `turned` is
     /// true for an embedding table, where each row of blocks is a row of the weight, and false for a linear map, where
-    /// it is a column.
+    /// each row of blocks is a column of the weight.
     pub(super) fn param(weight: Weight, device: &Device, turned: bool) -> (Param<Tensor<2>>, Self) {
         let packed = match weight {
             Weight::Plain(weight) => return (Param::from_tensor(weight.detach()), Self::default()),

@@ -34,8 +34,8 @@ pub trait DecoderModel: Decoder + HookedModel<Input = Input, Output = Output, Sc
         self.loss_with(input, ForwardOptions::new())
     }
 
-    /// Like [`loss`](DecoderModel::loss), for a run with options, such as hooks, a residual stream as input, or a cache
-    /// to continue.
+    /// Like [`loss`](DecoderModel::loss), for a run with options, such as hooks or a cache to continue. With the option
+    /// `start_at_layer`, the input is a residual stream.
     ///
     /// ```
     /// # use hooklens::prelude::*;

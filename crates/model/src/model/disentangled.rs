@@ -12,7 +12,7 @@ use crate::kv_cache::heads_first;
 pub(crate) struct LogBuckets {
     /// Half the number of buckets.
     pub(crate) span: usize,
-    /// Distance beyond which all positions share a bucket, if far distances use logarithmic buckets.
+    /// Positions at this distance or farther share one bucket, if far distances are grouped logarithmically.
     pub(crate) max_distance: Option<usize>,
 }
 

@@ -6,7 +6,7 @@ use burn::tensor::{DType, Tensor};
 use super::{Embed, HookedTransformer, Linear, Norm};
 use crate::driver::HookedModel;
 
-/// Calls `see` with every weight of a model and its name in a `WeightTable`.
+/// Calls `see` with every weight of a model and the name that the loader's `WeightTable` uses for it.
 pub fn each_weight(model: &HookedTransformer, see: &mut dyn FnMut(String, Weight<'_>)) {
     let (w, dtype) = (&model.weights.parts, model.compute_type());
     see("embed.W_E".into(), Weight::Tokens(&w.embed));

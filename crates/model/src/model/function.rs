@@ -8,9 +8,10 @@ use super::norm::{narrowed, widened};
 use crate::config::ActivationFn;
 use crate::cpu;
 
-/// Parameters of the normal distribution whose CDF `laplace` computes (Ma et al. 2022), as rounded by Hugging Face.
+/// Mean of the normal distribution whose CDF `laplace` computes (Ma et al. 2022), as rounded by Hugging Face.
 #[expect(clippy::approx_constant)]
 const LAPLACE_MEAN: f64 = 0.707107;
+/// Standard deviation of this distribution.
 const LAPLACE_DEVIATION: f64 = 0.282095;
 
 impl ActivationFn {

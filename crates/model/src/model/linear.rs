@@ -142,7 +142,7 @@ impl Linear {
         })
     }
 
-    /// Applies head `h`'s columns to head `h`'s input.
+    /// Multiplies the input of each head by the columns of the weight that belong to the head.
     ///
     /// # Shapes
     /// - input: `[batch, pos, head, in]`

@@ -124,9 +124,9 @@ pub(super) fn sizes_of<T>(sizes: Option<T>, layer: usize) -> Result<T, InputErro
 pub(super) struct MixerKind {
     /// The hook points.
     pub(super) sites: &'static [Site],
-    /// Whether a layer has them.
+    /// Whether a layer has this kind of mixer.
     pub(super) is_in: fn(&TransformerConfig, usize) -> bool,
-    /// Reason why other layers don't have them.
+    /// Reason why layers without this kind of mixer don't have the hook points.
     pub(super) absent: &'static str,
     /// Reason why a layer with only this mixer has no attention hook points.
     pub(super) instead: &'static str,

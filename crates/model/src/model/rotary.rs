@@ -12,8 +12,9 @@ use crate::cpu;
 /// Sines and cosines for the positions of one forward pass.
 #[derive(Debug, Clone)]
 pub struct RotaryTable {
-    /// `[batch or 1, pos, 1, dim / 2]`
+    /// Cosines, `[batch or 1, pos, 1, dim / 2]`.
     cos: Tensor<4>,
+    /// Sines, in the same shape.
     sin: Tensor<4>,
     dim: usize,
     adjacent_pairs: bool,

@@ -13,7 +13,7 @@ use crate::tokens::Tokens;
 ///
 /// A token's position is the number of unmasked tokens before it in its row, so padding on the left, on the right, or
 /// in between never shifts positions. Queries are the tokens of the run; keys are the cached tokens, if any, followed
-/// by the run's.
+/// by the tokens of the run.
 #[derive(Debug, Clone)]
 pub(crate) struct Sequence {
     pub(crate) batch: usize,

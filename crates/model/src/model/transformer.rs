@@ -186,8 +186,8 @@ impl HookedTransformer {
     /// On a device with autodiff, the weights become parameters that collect gradients; on one without, they become
     /// plain tensors, which generate and record at full speed. Weights that stay on the same device are not copied.
     ///
-    /// Quantized weights are dequantized unless they stay where they are. If activations were rounded before products
-    /// with quantized weights, they no longer are, and the result counts as a different model.
+    /// Quantized weights are dequantized unless they stay where they are. If the model rounded activations
+    /// before products with these weights, it no longer does, and the result counts as a different model.
     ///
     /// ```
     /// # use hooklens::prelude::*;

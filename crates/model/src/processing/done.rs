@@ -7,9 +7,9 @@ use super::Step;
 use crate::config::NormDetails;
 use crate::model::HookedTransformer;
 
-/// Maximum mean of a centered vector relative to its root mean square, at width 1. It is divided by sqrt(width),
-/// because that is how both the mean of rounding errors and the mean of an uncentered vector scale. The latter is about
-/// a hundred times this threshold.
+/// Maximum mean of a centered vector, relative to its root mean square and multiplied by sqrt(width): the mean of
+/// rounding errors and the mean of an uncentered vector are both proportional to `1 / sqrt(width)`. The mean of an
+/// uncentered vector is about a hundred times this maximum.
 const CENTERED: f64 = 0.01;
 /// Number of embedding rows that are examined.
 const ROWS: usize = 32;

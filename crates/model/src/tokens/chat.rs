@@ -53,8 +53,8 @@ impl Tokenizer {
         self.chat_by(DEFAULT, messages, answer)
     }
 
-    /// Like [`chat`](Tokenizer::chat), with another of the tokenizer's templates, such as `tool_use` or `rag`; see
-    /// [`chat_templates`](Tokenizer::chat_templates) for their names.
+    /// Like [`chat`](Tokenizer::chat), with the template of this name, such as `tool_use` or `rag`;
+    /// [`chat_templates`](Tokenizer::chat_templates) returns the names of all templates.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -42,7 +42,7 @@ impl Declarations {
         let is_special = |token: &AddedToken| special.iter().any(|own| own.content == token.content);
         let mut tokens = self.listed_by_id()?;
         for token in tokens.iter_mut().filter(|token| is_special(token)) {
-            // Where tokens are listed without a description, special tokens are matched in unnormalized text.
+            // Without `added_tokens_decoder`, special tokens are matched in unnormalized text.
             token.normalized &= self.lists_all();
             token.special = true;
         }

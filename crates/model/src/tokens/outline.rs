@@ -1,8 +1,9 @@
 //! Checks large tokenizer files before the tokenizer library parses them, because parsing takes a hundred times the
 //! memory of their text.
 //!
-//! Of the vocabulary and the merges, only a hash of each token is kept. All other fields of a tokenizer are small, so
-//! the library itself checks them, with an empty vocabulary.
+//! Of the vocabulary, only a hash of each token is kept; each merge is checked against these hashes. Only the types of
+//! the added tokens are checked. All other fields must be small; the library itself checks them, with an empty
+//! vocabulary.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -22,10 +23,10 @@ use hooklens_io::json_shape::Each;
 const SMALL: usize = 1 << 20;
 /// Maximum number of tokens. The largest vocabularies have a million.
 const MOST_TOKENS: usize = 1 << 21;
-/// Maximum number of fields of an object other than tokens and merges.
+/// Maximum number of fields in an object. Does not apply to the vocabulary and the merges.
 const MOST_FIELDS: usize = 100;
-/// Maximum estimated memory of these fields. The largest are normalization tables, which take less than a million
-/// bytes.
+/// Maximum estimated memory, in bytes, of all fields other than tokens and merges. The largest of these fields are
+/// normalization tables, which take less than a million bytes.
 const MOST_MEMORY: usize = 12 << 20;
 
 /// Checks the contents of a `tokenizer.json`. The error describes what is wrong with them.

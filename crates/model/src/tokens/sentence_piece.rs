@@ -7,10 +7,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// Piece types; all others are normal pieces.
+/// Type of the piece for unknown text. Pieces of types other than this one and the three below are normal pieces.
 const UNKNOWN: u64 = 2;
+/// Type of control pieces, which match no text.
 const CONTROL: u64 = 3;
+/// Type of user-defined pieces, which are used wherever they match.
 const USER_DEFINED: u64 = 4;
+/// Type of unused pieces, which match no text.
 const UNUSED: u64 = 5;
 /// Prefix for a piece that must not match any text.
 const UNREACHABLE: char = '\u{10FFFF}';

@@ -2,8 +2,9 @@
 
 use super::tokenizer::Tokenizer;
 
-/// Text of a token. A token that is only part of a character is shown as the vocabulary spells its byte, and a leading
-/// space that decoding a single token would drop is kept. Without a tokenizer, the id is shown.
+/// Text of a token. A byte token such as `<0xE2>`, which is only part of a character, is shown as it is spelled in the
+/// vocabulary. A leading space is kept, although decoding the token alone would drop it. Without a tokenizer, or if the
+/// id has no token, the id is shown.
 pub fn token_text(tokenizer: Option<&Tokenizer>, id: u32) -> String {
     let Some(tokenizer) = tokenizer else { return id.to_string() };
     let spelled = tokenizer.token(id).unwrap_or_default();

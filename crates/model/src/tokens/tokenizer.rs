@@ -21,8 +21,8 @@ use hooklens_io::caught::caught;
 use hooklens_io::json_memory::estimate;
 use hooklens_io::regular;
 
-/// Maximum estimated memory of the text and the values of a JSON file in bytes. A list of ninety thousand added tokens
-/// takes about this much.
+/// Maximum estimated memory, in bytes, of a JSON file's text and values. A list of ninety thousand added tokens takes
+/// about this much.
 const MOST_MEMORY: usize = 190 << 20;
 /// Maximum length in bytes of a protein model's `vocab.txt`, which has a few dozen lines.
 const LONGEST_LIST: usize = 1 << 20;
@@ -71,7 +71,7 @@ pub struct Tokenizer {
     templates: Arc<Vec<(String, String)>>,
     /// Text of the special tokens, under the names that chat templates use.
     pub(super) special_texts: Arc<Vec<(String, Value)>>,
-    /// Mapping to a separate vocabulary, if ids are not the inner tokenizer's.
+    /// Mapping from the inner tokenizer's pieces to a separate vocabulary, if there is one.
     pieces: Option<Pieces>,
     /// Tokenizer of a translation model's target language, if it differs.
     pub(super) target: Option<Arc<Tokenizer>>,
@@ -392,7 +392,7 @@ pub fn read_json(path: PathBuf) -> Result<Value, LoadError> {
 
 /// Runs the tokenizer library, converting panics caused by inconsistent files into errors.
 fn used<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
-    caught(work).unwrap_or_else(|_| Err("the tokenizer file is inconsistent for this input".into()))
+    caught(work).unwrap_or_else(|_| Err("the library panicked, so the tokenizer file is probably inconsistent".into()))
 }
 
 /// Builds a tokenizer from the contents of `tokenizer.json` and the JSON files beside it. `path` is for error messages.

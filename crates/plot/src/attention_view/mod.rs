@@ -53,7 +53,7 @@ impl<'a> AttentionView<'a> {
         Ok(Self { patterns, others: Vec::new(), title: String::new(), start: None })
     }
 
-    /// Adds the patterns of another text. The page has a list to select the text that it shows.
+    /// Adds the patterns of one more text. The page has a list to select the text that it shows.
     ///
     /// ```
     /// use hooklens::plot::{AttentionPatterns, AttentionView};
@@ -133,7 +133,7 @@ impl<'a> AttentionView<'a> {
     /// Saves the page to an `.html` file atomically.
     ///
     /// # Errors
-    /// [`PlotError::Kind`] for another extension; [`PlotError::TooLarge`] for a page of more than 16 MB;
+    /// [`PlotError::Kind`] for any other extension; [`PlotError::TooLarge`] for a page of more than 16 MB;
     /// [`PlotError::Write`] if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
         page::save(path.as_ref(), || self.to_page())

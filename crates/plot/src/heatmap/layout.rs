@@ -27,8 +27,9 @@ pub(super) struct Layout {
     /// Whether the labels of columns are vertical because they do not fit side by side.
     pub(super) upright: bool,
     pub(super) panels: Vec<Panel>,
-    /// The labels that are drawn.
+    /// The row labels that are drawn.
     pub(super) rows: LabelChoice,
+    /// The column labels that are drawn.
     pub(super) columns: LabelChoice,
     /// The values in row order.
     pub(super) values: Vec<f64>,
@@ -171,7 +172,7 @@ impl Panels {
 }
 
 impl Heatmap<'_> {
-    /// The largest magnitude in a row (2) or a column (1), over all panels.
+    /// The largest magnitude over all panels in the row (if `from_last` is 2) or column (if it is 1) with index `at`.
     fn strength(&self, from_last: usize, at: usize) -> f64 {
         let axis = ndarray::Axis(self.array.axes().len() - from_last);
         let values = self.array.values().index_axis(axis, at);

@@ -44,7 +44,7 @@ class Framework(Protocol):
         """An array with the values of a NumPy array."""
 
     def svd(self, matrix: Any) -> tuple[Any, Any, Any]:
-        """U, S and V transposed."""
+        """U, S, and the transpose of V."""
 
     def log_softmax(self, logits: Any) -> Any:
         """Logarithms of probabilities along the last axis."""

@@ -39,7 +39,7 @@ class Torch:
     name = "torch"
 
     def shared(self, array: Array) -> Any:
-        # Without a version, because torch warns about read-only memory.
+        # An unversioned capsule. A versioned one says that the memory is read-only, about which torch warns.
         return torch.utils.dlpack.from_dlpack(array.__dlpack__())
 
     def weight(self, array: Array) -> Any:

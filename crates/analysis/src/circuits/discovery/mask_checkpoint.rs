@@ -15,7 +15,7 @@ use hooklens_model::error::{Result, load_errors};
 
 const FORMAT: &str = "hooklens learned masks 1";
 
-/// The file.
+/// Contents of a checkpoint file.
 #[derive(Serialize, Deserialize)]
 struct File {
     format: String,
@@ -84,7 +84,8 @@ impl Task {
         }
     }
 
-    /// The first difference from a checkpoint's task, if any. Metrics may differ by rounding, as on another machine.
+    /// The first difference from a checkpoint's task, if any. Metrics that differ only by rounding, as between
+    /// machines, count as equal.
     fn differs_from(&self, other: &Self) -> Option<&'static str> {
         let far = |own: &f32, other: &f32| (own - other).abs() > 1e-3 * own.abs().max(1.0);
         let mut metrics = self.metrics.iter().flatten().zip(other.metrics.iter().flatten());
@@ -130,14 +131,14 @@ pub(super) fn save(path: &Path, task: &Task, masks: &Masked, step: usize) -> Res
 /// Restores the masks from a checkpoint, if there is one. Returns the number of finished steps.
 ///
 /// # Errors
-/// Fails if the file is damaged or is a checkpoint of another task.
+/// Fails if the file is damaged or is a checkpoint of a different task.
 pub(super) fn restore(path: &Path, task: &Task, masks: &mut Masked) -> Result<usize> {
     if !path.try_exists().map_err(load_errors::cant_read(path))? {
         return Ok(0);
     }
     let wrong = |reason: String| CircuitError::Checkpoint { path: path.into(), reason };
     let unknown = || wrong("it is not a checkpoint of learned masks, or it is damaged".into());
-    // Three numbers per edge and two per example, of at most 21 characters each with their comma.
+    // Three numbers per edge and two per example, of at most 21 characters each, including a comma.
     let largest = (1 << 20) + 64 * task.edges as u64 + 48 * task.metrics.len() as u64;
     if regular::check(path).map_err(load_errors::cant_read(path))?.len() > largest {
         return Err(unknown().into());

@@ -60,7 +60,7 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
         if model.config().latent().is_some() {
             return Err(InputError::Latent { what: "a circuit" }.into());
         }
-        // With such a dictionary, receivers would not read the sum of what the senders wrote.
+        // With a dictionary in the residual stream, receivers would not read the sum of what the senders wrote.
         if model.points().splices.replaced(model.catalog()).iter().any(|point| point.contains(".hook_resid_")) {
             let with = "a dictionary spliced into the residual stream";
             return Err(InputError::NotDefined { what: "a circuit", with }.into());
@@ -79,7 +79,7 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
         self.patching.batches(|len| self.rows_at_once(len))
     }
 
-    /// Number of rows of prompts of this length that one pass may have.
+    /// Maximum number of prompts of this length in one pass.
     pub(super) fn rows_at_once(&self, len: usize) -> usize {
         let per_row = self.graph.senders().len() * len.max(1) * self.model.config().d_model() * size_of::<f32>();
         (BYTES_AT_ONCE / per_row).max(1)
@@ -116,7 +116,7 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
         Ok(mean(&values))
     }
 
-    /// The metric of one example with different edges ablated, per mask.
+    /// The metric of the group's first example with the edges of each mask ablated, one value per mask.
     pub(super) fn metric_per_mask(&self, group: &Group, ablated: &[Array2<f32>]) -> Result<Vec<f64>> {
         let rows = vec![group.examples[0]; ablated.len()];
         let wide = |chunk: &Tensor<3>| {

@@ -5,11 +5,11 @@ use burn::tensor::Tensor;
 use hooklens_model::error::Result;
 use hooklens_model::model::{Block, HookedTransformer, ModelParts, narrowed, widened};
 
-/// The output of each head, `[head, row, pos * d_model]`, from `z`, `[row, pos, head, d_head]`, and the scale of the
-/// output norm, if the layer has one, `[row, pos, 1]`.
+/// The output of each head, `[head, row, pos * d_model]`, computed from `z`, `[row, pos, head, d_head]`. If the layer
+/// has an output norm, `scale` is the scale of this norm, `[row, pos, 1]`.
 ///
-/// With an output norm, the bias of the output projection is divided among the heads, because the norm scales it by a
-/// factor that depends on all of them.
+/// With an output norm, the bias of the output projection is divided among the heads, because the norm scales the bias
+/// by a factor that depends on all heads.
 pub(super) fn head_outputs(
     model: &HookedTransformer,
     layer: usize,

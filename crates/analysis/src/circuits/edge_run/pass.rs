@@ -28,11 +28,11 @@ pub(super) struct EdgePass<'p> {
 struct Seen {
     /// Outputs of this pass or, if edges are ablated, the ablated outputs minus those of this pass.
     chunks: Chunks,
-    /// Sums of the first chunks over senders, `[1, row, pos * d_model]`.
+    /// Cumulative sums of the chunks, `[1, row, pos * d_model]`. Entry `i` is the sum over all senders of chunks `0..=i`.
     sums: Vec<Tensor<3>>,
     z: Option<Tensor<4>>,
     scale: Option<Tensor<3>>,
-    /// Corrections of the inputs of keys and values, computed with those of the queries.
+    /// Corrections of the inputs of keys and values, computed together with the corrections of the inputs of queries.
     keys_and_values: Option<Tensor<4>>,
 }
 

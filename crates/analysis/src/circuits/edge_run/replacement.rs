@@ -13,7 +13,7 @@ use hooklens_model::tokens::Tokens;
 
 /// What ablated edges carry instead of the sender's output.
 pub(super) enum Replacement<'p> {
-    /// The output in the run on another prompt of the same length.
+    /// The output in a run on a different prompt of the same length.
     Runs(&'p [Vec<u32>]),
     Zeros,
     /// The mean output over prompts: `[sender, 1, d_model]`, or `[sender, 1, pos * d_model]` by position.

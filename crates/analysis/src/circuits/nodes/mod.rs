@@ -50,7 +50,7 @@ pub use missed::MissedEffect;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCircuit {
-    /// Names of the points, in firing order. Circuits of the same nodes share these names and the labels of the axes.
+    /// Names of the points, in firing order. Circuits made from the same set of nodes share this list and `axes`.
     points: Arc<[String]>,
     /// The axes along which the points are divided into nodes.
     per: Vec<Axis>,
@@ -83,7 +83,7 @@ impl NodeCircuit {
     /// along which a circuit could grow, so the greedy selections are refused.
     ///
     /// # Errors
-    /// Fails if the scores belong to other sites or are not finite.
+    /// Fails if the scores belong to different sites or are not finite, and for the greedy selections.
     pub fn best(&self, scores: &PatchingResult, selection: Selection, count: usize) -> Result<Self, CircuitError> {
         let ranked = self.ranked(scores, selection)?;
         Ok(self.keeping(ranked.into_iter().take(count).map(|(node, _)| node)))
@@ -178,7 +178,7 @@ impl NodeCircuit {
     /// 1 if both are empty.
     ///
     /// # Errors
-    /// Fails if the circuits belong to other sites or models.
+    /// Fails if the circuits belong to different sites or models.
     pub fn jaccard(&self, other: &Self) -> Result<f64, CircuitError> {
         self.check_same(other)?;
         let both = self.kept.iter().zip(&other.kept).filter(|(own, other)| **own && **other).count();
@@ -186,8 +186,9 @@ impl NodeCircuit {
         Ok(if either == 0 { 1.0 } else { both as f64 / either as f64 })
     }
 
-    /// Measures how much the `count` nodes of this circuit with the largest mean effects by magnitude change when the
-    /// examples are resampled with replacement. `settings` sets the number of resamples and the seed.
+    /// Selects the `count` nodes of this circuit with the largest mean effects by magnitude, and measures how much this
+    /// selection changes when the examples are resampled with replacement. `settings` sets the number of resamples and
+    /// the seed.
     ///
     /// # Errors
     /// Fails for fewer than 2 examples; otherwise, same as [`NodeCircuit::best`].

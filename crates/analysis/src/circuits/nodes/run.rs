@@ -48,15 +48,17 @@ impl Universe {
 
 impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
     /// Runs circuits of nodes: on each prompt, every node outside the circuit takes its value from the source of
-    /// patches instead (with [`Patching::ablating`]: zeros, means, or another prompt's run; with [`Patching::new`], the
-    /// prompts are the corrupted ones and the source is the clean run, so [`Patching::reversed`] ablates clean runs).
-    /// All circuits must have the same sites.
+    /// patches instead. All circuits must have the same sites.
+    ///
+    /// With [`Patching::ablating`], the source is zeros, means, or a run on a different prompt. With [`Patching::new`],
+    /// the source is the run on the clean prompt and the circuits run on the corrupted prompts; call
+    /// [`Patching::reversed`] to ablate runs on the clean prompts.
     ///
     /// Takes one forward pass per circuit and example; several circuits run as one batch.
     ///
     /// # Errors
-    /// Fails for circuits of other sites or of another model ([`CircuitError`]), and for an empty list; otherwise, same
-    /// as [`Patching::sweep`].
+    /// Fails for circuits of different sites or of a different model ([`CircuitError`]), and for an empty list;
+    /// otherwise, same as [`Patching::sweep`].
     pub fn run_nodes(&self, circuits: &[NodeCircuit]) -> Result<CircuitRuns> {
         let none = || InputError::Empty { what: "the list of circuits".into() };
         let first = circuits.first().ok_or_else(none)?;

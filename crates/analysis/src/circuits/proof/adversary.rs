@@ -63,7 +63,7 @@ impl Adversary {
     }
 }
 
-/// Faithfulness of a circuit when only some of the edges outside it are ablated, the same in all examples.
+/// Faithfulness of a circuit when only some of the edges outside it are ablated, the same edges in all examples.
 ///
 /// ```
 /// use hooklens::attribution::Gradient;
@@ -99,7 +99,8 @@ impl Patching<'_> {
     /// gradient descent on how much of each edge is ablated, starting from full and from half ablation. All reported
     /// values are measured with each edge either fully ablated or fully kept.
     ///
-    /// Takes one forward pass per subset and two forward passes and a backward pass per step, per batch of examples.
+    /// For each batch of examples, takes one forward pass per subset, plus two forward passes and one backward pass per
+    /// step.
     ///
     /// # Errors
     /// [`CircuitError::NoDifference`] if the mean metric is the same with all and with no edges ablated; otherwise, same
@@ -175,7 +176,7 @@ impl<'s, 'p, 'm> Search<'s, 'p, 'm> {
                     slopes += &own;
                 }
             }
-            // Halve the steps over time, so that masks settle.
+            // Shrink the steps over time, so that masks settle.
             let size = 0.5 * 0.5_f32.powf(2.0 * step as f32 / steps as f32);
             for place in outside {
                 let moved = mask[*place] - size * (sign * slopes[*place]).signum() as f32;

@@ -84,8 +84,8 @@ impl Patching<'_> {
     /// [`Patching::run_circuits`] for what is ablated.
     ///
     /// # Errors
-    /// Fails for a share that is not between 0 and 1, for scores that are not finite and for scores of another model;
-    /// otherwise, same as [`Patching::run_circuits`].
+    /// Fails for a share that is not between 0 and 1, for scores that are not finite and for scores of a different
+    /// model; otherwise, same as [`Patching::run_circuits`].
     pub fn faithfulness(&self, scores: &EdgeScores, selection: Selection, shares: &[f64]) -> Result<FaithfulnessCurve> {
         let shares = ascending(shares)?;
         let edges = scores.graph().len();

@@ -40,14 +40,18 @@ pub struct CircuitRuns {
 
 impl Patching<'_> {
     /// Runs circuits: on each prompt, every edge outside the circuit carries the sender's output from the source of
-    /// patches instead (with [`Patching::ablating`]: zeros, means, or another prompt's run; with [`Patching::new`], the
-    /// prompts are the corrupted ones and the source is the clean run, so [`Patching::reversed`] ablates clean runs).
+    /// patches instead.
+    ///
+    /// With [`Patching::ablating`], the source is zeros, means, or a run on a different prompt. With [`Patching::new`],
+    /// the source is the run on the clean prompt and the circuits run on the corrupted prompts; call
+    /// [`Patching::reversed`] to ablate runs on the clean prompts.
     ///
     /// Takes one forward pass per circuit and batch of examples of equal length, however many edges are ablated. Queries,
-    /// keys, values and MLPs each get an input of their own, so an edge may be ablated for one and kept for another.
+    /// keys, values and MLPs each get an input of their own, so a sender's output may be ablated for one receiver and
+    /// kept for another.
     ///
     /// # Errors
-    /// Fails for a circuit of another model ([`CircuitError`]), for architectures that
+    /// Fails for a circuit of a different model ([`CircuitError`]), for latent attention, for architectures that
     /// [`EdgeGraph::of`](crate::attribution::EdgeGraph::of) refuses, and for models on several devices; otherwise, same
     /// as [`Patching::sweep`].
     pub fn run_circuits(&self, circuits: &[Circuit]) -> Result<CircuitRuns> {

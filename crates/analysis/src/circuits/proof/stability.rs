@@ -38,8 +38,8 @@ pub struct Stability<P = (Sender, Receiver)> {
 }
 
 impl EdgeScores {
-    /// Measures how much the `count` edges with the largest mean scores by magnitude change when the examples are
-    /// resampled with replacement. `settings` sets the number of resamples and the seed.
+    /// Selects the `count` edges with the largest mean scores by magnitude, and measures how much this selection
+    /// changes when the examples are resampled with replacement. `settings` sets the number of resamples and the seed.
     ///
     /// # Errors
     /// Fails for fewer than 2 examples and for scores that are not finite.

@@ -204,7 +204,7 @@ impl TopExamples {
     ///
     /// # Errors
     /// [`HookError`](hooklens_hooks::HookError) if there is no such point; [`InputError::Setting`] for a point with
-    /// other axes, a neuron or head that does not exist, a missing or unexpected head, or a `k` of 0;
+    /// unsupported axes, a neuron or head that does not exist, a missing or unexpected head, or a `k` of 0;
     /// [`AnalysisError::Shape`](crate::activations::AnalysisError::Shape) for a direction of the wrong width;
     /// [`InputError::Empty`] if there are no texts; [`InputError::Text`] for a text that cannot be run.
     pub fn run(

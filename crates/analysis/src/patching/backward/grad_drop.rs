@@ -15,8 +15,8 @@ pub(super) fn without(points: &[String]) -> Vec<Hook<'static>> {
     points.iter().map(cut).collect()
 }
 
-/// Mean magnitude of the effects, one per dropped layer. A node has no effect if its own layer is dropped, so that
-/// layer is not counted.
+/// Mean magnitude of a node's effects, of which there is one per dropped layer. A node has no effect if its own layer
+/// is dropped, so that layer is not counted.
 pub(super) fn mean_magnitude(effects: &[f64]) -> f64 {
     effects.iter().map(|effect| effect.abs()).sum::<f64>() / effects.len().saturating_sub(1) as f64
 }

@@ -36,7 +36,7 @@ pub enum Backward {
     Gradient,
     /// Relevance patching (RelP, Jafari et al. 2025): the rules of layer-wise relevance propagation instead of local
     /// gradients. The scales of norms and the routing of experts are constants, activation functions are replaced by
-    /// the secants from the origin, and each factor of a gated MLP gets half of the product.
+    /// the secants from the origin, and each factor of a gated MLP is credited with half of the product.
     Relp {
         /// Whether attention patterns are constants too (AH-rule). If so, queries and keys have no effect.
         frozen_patterns: bool,
@@ -52,8 +52,9 @@ impl<M: Patchable> Patching<'_, M> {
     /// same.
     ///
     /// # Errors
-    /// [`Backward::Relp`] and [`Backward::GradDrop`] fail for models other than decoders. [`Backward::Relp`] fails for models
-    /// with layers other than plain attention and MLPs, and with clipped gates; [`Backward::GradDrop`] for a single layer.
+    /// [`Backward::Relp`] and [`Backward::GradDrop`] fail for models other than decoders. [`Backward::Relp`] also fails
+    /// for models with layers other than plain attention and MLPs, or with clipped gates. [`Backward::GradDrop`] also
+    /// fails for models with a single layer.
     pub fn backward(mut self, backward: Backward) -> Result<Self> {
         if backward != Backward::Gradient {
             self.model().check_backward(backward)?;

@@ -86,8 +86,8 @@ impl Entry {
     }
 
     /// Returns a copy in which another entry's rows replace the same number of rows, starting at `row`. All rows become
-    /// `columns` long. This entry's contents end `shift[0]` columns before the end, and the other entry's contents
-    /// `shift[1]` columns.
+    /// `columns` long. This entry's contents end `shift[0]` columns before the end of the result, and the other entry's
+    /// contents end `shift[1]` columns before it.
     pub(in crate::kv_cache) fn with_rows(
         &self,
         row: usize,

@@ -58,7 +58,7 @@ pub struct Entry {
     /// Shape of the recurrent state, if the layer has one.
     pub(super) recurrent: Option<StateShape>,
     pub(super) state: Option<RecurrentState>,
-    /// The state before the current run, until it completes.
+    /// The state before the current run, kept until the run completes.
     pub(super) before_run: Option<Option<RecurrentState>>,
     prefetch: Prefetch,
 }
