@@ -107,7 +107,7 @@ fn bench_rest() {
     let (mut y, w) = (x.clone(), rnd(768, 6));
     let layer = Norm { kind: Kind::Layer, eps: 1e-5, weight: Some(&w), bias: Some(&w) };
     row("layer norm [512, 768]", || norm(layer, &x, 768, &mut y));
-    for (p, s) in [(128, 128), (512, 512), (2048, 2048), (1, 1024)] {
+    for (p, s) in [(128, 128), (512, 512), (2048, 2048), (8192, 8192), (64, 8192), (1, 1024), (1, 8192)] {
         let (q, kv) = (rnd(p * 768, 7), rnd(s * 768, 8));
         let mut z = vec![0.0; p * 768];
         let q = HeadsView::contiguous(&q, p, 12, 64);

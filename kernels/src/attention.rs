@@ -5,16 +5,16 @@ use std::fmt;
 
 use crate::gemm::gemm_tile;
 use crate::isa::Isa;
-use crate::scratch::{SCORES, with_scratch};
-use crate::softmax::{RowMask, Scores, mask_row, softmax_row};
+use crate::scratch::{MIXED, SCORES, with_scratch};
+use crate::softmax::{RowMask, Scores, mask_row, softmax_part, softmax_row};
 use crate::tasks::each;
 use crate::view::{OutTile, View2};
 
 /// Query rows per block.
 const ROWS: usize = 64;
-/// Maximum number of scores per block, so that a block stays in the second-level
-/// cache even if there are very many keys.
-const BLOCK: usize = 128 * 1024;
+/// Maximum number of scores that a block holds at a time, so that they stay in the second-level cache. With more keys, a
+/// block goes over them in parts.
+const SCORES_AT_ONCE: usize = 128 * 1024;
 
 /// A read-only `[batch, tokens, heads, dh]` tensor: element `(b, s, h, d)` is
 /// `data[b * batch_stride + s * token_stride + h * head_stride + d]`.
@@ -133,15 +133,14 @@ pub fn attention(attention: Attention, q: HeadsView, k: HeadsView, v: HeadsView,
 
     let isa = Isa::current();
     let group = heads / k.heads;
-    let rows = (BLOCK / keys.max(1)).clamp(8, ROWS);
-    let blocks = queries.div_ceil(rows);
+    let blocks = queries.div_ceil(ROWS);
     let z = OutTile::new(z, (batch * queries, heads * dh), heads * dh);
     // Blocks of one head are consecutive, so they share its keys in cache. The last blocks, which are the longest under
     // a causal mask, come first.
     each(batch * heads * blocks, |task| {
         let (b, h) = (task / blocks / heads, task / blocks % heads);
-        let start = (blocks - 1 - task % blocks) * rows;
-        let count = rows.min(queries - start);
+        let start = (blocks - 1 - task % blocks) * ROWS;
+        let count = ROWS.min(queries - start);
         // SAFETY: each task uses only its own queries and the columns of one head of this handle.
         let z = unsafe { z.alias() }.tile((b * queries + start, count), (h * dh, dh));
         let head = Head { attention, isa, b, h, keys, queries };
@@ -181,17 +180,75 @@ impl Head<'_> {
         }
         let (dh, span) = (attention.dh, high - low);
         let q = q.matrix(b, h, (start, count), dh);
-        let k = k.matrix(b, kv_head, (low, span), dh);
-        let v = v.matrix(b, kv_head, (low, span), dh);
-        with_scratch(&SCORES, count * span, |scores| {
-            gemm_tile(isa, q, k.t(), None, OutTile::new(scores, (count, span), span));
-            self.pattern((start, count), (low, span), scores);
-            gemm_tile(isa, View2::row_major(scores, count, span), v, None, z);
-        });
+        let most = SCORES_AT_ONCE / count;
+        if span <= most {
+            return with_scratch(&SCORES, count * span, |scores| {
+                gemm_tile(
+                    isa,
+                    q,
+                    k.matrix(b, kv_head, (low, span), dh).t(),
+                    None,
+                    OutTile::new(scores, (count, span), span),
+                );
+                self.pattern((start, count), (low, span), scores);
+                gemm_tile(isa, View2::row_major(scores, count, span), v.matrix(b, kv_head, (low, span), dh), None, z);
+            });
+        }
+        // As in FlashAttention (https://arxiv.org/abs/2205.14135): sums for the keys so far are scaled down when a later
+        // key has a larger score.
+        let (mut largest, mut sums) = ([f32::NEG_INFINITY; ROWS], [0.0; ROWS]);
+        (0..count).for_each(|r| z.row_mut(r).fill(0.0));
+        for low in (low..high).step_by(most) {
+            let span = most.min(high - low);
+            with_scratch(&SCORES, count * span, |scores| {
+                let mut kept = [0.0; ROWS];
+                gemm_tile(
+                    isa,
+                    q,
+                    k.matrix(b, kv_head, (low, span), dh).t(),
+                    None,
+                    OutTile::new(scores, (count, span), span),
+                );
+                self.each_row((start, count), (low, span), scores, |r, seen| {
+                    let (max, sum) = softmax_part(isa, seen, largest[r]);
+                    kept[r] = if largest[r] == f32::NEG_INFINITY { 0.0 } else { (largest[r] - max).exp() };
+                    (largest[r], sums[r]) = (max, sums[r] * kept[r] + sum);
+                });
+                with_scratch(&MIXED, count * dh, |own| {
+                    let weights = View2::row_major(scores, count, span);
+                    gemm_tile(
+                        isa,
+                        weights,
+                        v.matrix(b, kv_head, (low, span), dh),
+                        None,
+                        OutTile::new(own, (count, dh), dh),
+                    );
+                    for (r, own) in own.chunks_exact(dh).enumerate() {
+                        z.row_mut(r).iter_mut().zip(own).for_each(|(z, own)| *z = *z * kept[r] + own);
+                    }
+                });
+            });
+        }
+        for (r, sum) in sums[..count].iter().enumerate() {
+            let scale = if *sum == 0.0 { 0.0 } else { 1.0 / sum };
+            z.row_mut(r).iter_mut().for_each(|z| *z *= scale);
+        }
     }
 
     /// Turns raw scores `[count, span]` into the attention pattern, for query rows `start..` and key columns `low..`.
-    pub(crate) fn pattern(self, (start, count): (usize, usize), (low, span): (usize, usize), scores: &mut [f32]) {
+    pub(crate) fn pattern(self, rows: (usize, usize), columns: (usize, usize), scores: &mut [f32]) {
+        self.each_row(rows, columns, scores, |_, seen| softmax_row(self.isa, seen));
+    }
+
+    /// Scales and masks raw scores `[count, span]`, for query rows `start..` and key columns `low..`, passes the part of
+    /// each row that the causal mask leaves to `normalize`, and sets the rest to 0.
+    fn each_row(
+        self,
+        (start, count): (usize, usize),
+        (low, span): (usize, usize),
+        scores: &mut [f32],
+        mut normalize: impl FnMut(usize, &mut [f32]),
+    ) {
         let Self { attention, isa, b, h, .. } = self;
         let key_pos = self.row_of(attention.key_pos, self.keys, low, span);
         for (r, row) in scores[..count * span].chunks_exact_mut(span).enumerate() {
@@ -210,7 +267,7 @@ impl Head<'_> {
             };
             let (seen, hidden) = row.split_at_mut(limit);
             mask_row(isa, seen, logits, mask);
-            softmax_row(isa, seen);
+            normalize(r, seen);
             hidden.fill(0.0);
         }
     }

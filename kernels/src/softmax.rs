@@ -14,6 +14,11 @@ multiversion! {
     fn softmax_row(row: &mut [f32]) = softmax_row_body
 }
 multiversion! {
+    /// Part of a softmax over several parts of a row: `exp(x - max)` for the elements of one part, where `max` is the
+    /// largest element of this part and the earlier ones (`before`). Returns `max` and the sum of the results.
+    fn softmax_part(row: &mut [f32], before: f32) -> (f32, f32) = softmax_part_body
+}
+multiversion! {
     /// [`mask_scores`] on one row.
     fn mask_row(row: &mut [f32], scores: Scores, mask: RowMask) = mask_row_body
 }
@@ -49,11 +54,23 @@ pub fn softmax(x: &mut [f32], cols: usize) {
 
 #[inline(always)]
 fn softmax_row_body<const FMA: bool>(row: &mut [f32]) {
+    let (_, sum) = softmax_part_body::<FMA>(row, f32::NEG_INFINITY);
+    // A row of only `-inf` has a sum of 0.
+    let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+    for x in row {
+        *x *= scale;
+    }
+}
+
+#[inline(always)]
+fn softmax_part_body<const FMA: bool>(row: &mut [f32], before: f32) -> (f32, f32) {
     // A NaN is skipped here, but makes the sum NaN.
-    let max = math::reduce(row, f32::NEG_INFINITY, math::larger, math::larger);
+    let max = math::larger(before, math::reduce(row, f32::NEG_INFINITY, math::larger, math::larger));
     if max == f32::NEG_INFINITY {
         let hidden = row.iter().all(|&x| x == max);
-        return row.fill(if hidden { 0.0 } else { f32::NAN });
+        let value = if hidden { 0.0 } else { f32::NAN };
+        row.fill(value);
+        return (max, value);
     }
     let mut acc = [0.0; LANES];
     let (lanes, rest) = row.as_chunks_mut::<LANES>();
@@ -68,10 +85,7 @@ fn softmax_row_body<const FMA: bool>(row: &mut [f32]) {
         *x = math::exp_negative::<FMA>(*x - max);
         sum += *x;
     }
-    let scale = 1.0 / sum;
-    for x in row {
-        *x *= scale;
-    }
+    (max, sum)
 }
 
 /// How a raw score (a dot product of query and key) becomes a logit:

@@ -98,6 +98,8 @@ fn matches_explicit_formula() {
             let batch = 1 + random.below(3);
             let queries = if cfg!(miri) { 5 } else { random.pick(&[1, 2, 5, 17, 64, 65, 130]) };
             let cached = if cfg!(miri) { 3 } else { random.pick(&[0, 0, 1, 7, 40]) };
+            // More keys than one block of queries holds scores of.
+            let cached = if round % 30 == 7 && !cfg!(miri) { 5000 } else { cached };
             let keys = if round == 0 { 0 } else { queries + cached };
             let dh = if cfg!(miri) { 5 } else { random.pick(&[1, 4, 8, 16, 40, 64]) };
             let kv_heads = 1 + random.below(3);
@@ -125,13 +127,15 @@ fn matches_explicit_formula() {
                 .collect();
             let rules = Rules::random(&mut random, [batch, queries, keys, cached, heads], valid, -3, 8);
             let at = rules.request(batch, dh, 1.0 / (dh as f32).sqrt() * 3.0, 2.0);
+            // Biases of several thousands leave few digits to the scores.
+            let bound = if at.alibi.is_some() && keys > 1000 { 1e-3 } else { 1e-5 };
             let mut z = vec![f32::NAN; batch * queries * heads * dh];
             attention(at, q, k, v, &mut z);
             for (index, z) in z.chunks(dh).enumerate() {
                 let (token, h) = (index / heads, index % heads);
                 let want = reference(at, q, k, v, (token / queries, token % queries, h));
                 for (&got, want) in z.iter().zip(want) {
-                    assert!((got as f64 - want).abs() < 1e-5, "{at:?}: {got} instead of {want}");
+                    assert!((got as f64 - want).abs() < bound, "{at:?}: {got} instead of {want}");
                 }
             }
         }
