@@ -2,6 +2,7 @@
 //! queries of one head at a time, so that scores never leave the cache.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::gemm::gemm_tile;
 use crate::isa::Isa;
@@ -170,7 +171,7 @@ impl Head<'_> {
         (start, count): (usize, usize),
         mut z: OutTile,
     ) {
-        let Self { attention, isa, b, h, .. } = self;
+        let Self { attention, b, h, .. } = self;
         let (low, high) = self.visible(start, count);
         if low == high {
             for r in 0..count {
@@ -178,51 +179,46 @@ impl Head<'_> {
             }
             return;
         }
-        let (dh, span) = (attention.dh, high - low);
+        let dh = attention.dh;
         let q = q.matrix(b, h, (start, count), dh);
-        let most = SCORES_AT_ONCE / count;
-        if span <= most {
-            return with_scratch(&SCORES, count * span, |scores| {
-                gemm_tile(
-                    isa,
-                    q,
-                    k.matrix(b, kv_head, (low, span), dh).t(),
-                    None,
-                    OutTile::new(scores, (count, span), span),
-                );
-                self.pattern((start, count), (low, span), scores);
-                gemm_tile(isa, View2::row_major(scores, count, span), v.matrix(b, kv_head, (low, span), dh), None, z);
-            });
+        if count * (high - low) > SCORES_AT_ONCE {
+            return self.in_parts(q, (k, v, kv_head), (start, count), low..high, z);
         }
-        // As in FlashAttention (https://arxiv.org/abs/2205.14135): sums for the keys so far are scaled down when a later
-        // key has a larger score.
+        let span = (low, high - low);
+        with_scratch(&SCORES, count * span.1, |scores| {
+            self.dot_products(q, k.matrix(b, kv_head, span, dh), scores);
+            self.pattern((start, count), span, scores);
+            self.weighted_sums(scores, v.matrix(b, kv_head, span, dh), z);
+        });
+    }
+
+    /// Like [`Head::block`], with running sums over parts of the visible keys, as in FlashAttention
+    /// (<https://arxiv.org/abs/2205.14135>): the sums for the keys so far are scaled down when a later key has a larger
+    /// score.
+    fn in_parts(
+        self,
+        q: View2,
+        (k, v, kv_head): (HeadsView, HeadsView, usize),
+        (start, count): (usize, usize),
+        visible: Range<usize>,
+        mut z: OutTile,
+    ) {
+        let Self { attention: Attention { dh, .. }, isa, b, .. } = self;
+        let most = SCORES_AT_ONCE / count;
         let (mut largest, mut sums) = ([f32::NEG_INFINITY; ROWS], [0.0; ROWS]);
         (0..count).for_each(|r| z.row_mut(r).fill(0.0));
-        for low in (low..high).step_by(most) {
-            let span = most.min(high - low);
-            with_scratch(&SCORES, count * span, |scores| {
+        for low in visible.clone().step_by(most) {
+            let span = (low, most.min(visible.end - low));
+            with_scratch(&SCORES, count * span.1, |scores| {
                 let mut kept = [0.0; ROWS];
-                gemm_tile(
-                    isa,
-                    q,
-                    k.matrix(b, kv_head, (low, span), dh).t(),
-                    None,
-                    OutTile::new(scores, (count, span), span),
-                );
-                self.each_row((start, count), (low, span), scores, |r, seen| {
+                self.dot_products(q, k.matrix(b, kv_head, span, dh), scores);
+                self.each_row((start, count), span, scores, |r, seen| {
                     let (max, sum) = softmax_part(isa, seen, largest[r]);
                     kept[r] = if largest[r] == f32::NEG_INFINITY { 0.0 } else { (largest[r] - max).exp() };
                     (largest[r], sums[r]) = (max, sums[r] * kept[r] + sum);
                 });
                 with_scratch(&MIXED, count * dh, |own| {
-                    let weights = View2::row_major(scores, count, span);
-                    gemm_tile(
-                        isa,
-                        weights,
-                        v.matrix(b, kv_head, (low, span), dh),
-                        None,
-                        OutTile::new(own, (count, dh), dh),
-                    );
+                    self.weighted_sums(scores, v.matrix(b, kv_head, span, dh), OutTile::new(own, (count, dh), dh));
                     for (r, own) in own.chunks_exact(dh).enumerate() {
                         z.row_mut(r).iter_mut().zip(own).for_each(|(z, own)| *z = *z * kept[r] + own);
                     }
@@ -233,6 +229,17 @@ impl Head<'_> {
             let scale = if *sum == 0.0 { 0.0 } else { 1.0 / sum };
             z.row_mut(r).iter_mut().for_each(|z| *z *= scale);
         }
+    }
+
+    /// Dot products of queries and keys, `[query, key]`.
+    fn dot_products(self, q: View2, k: View2, scores: &mut [f32]) {
+        let span = k.rows();
+        gemm_tile(self.isa, q, k.t(), None, OutTile::new(scores, (q.rows(), span), span));
+    }
+
+    /// Sums of values, weighted by a pattern `[query, key]`.
+    fn weighted_sums(self, pattern: &[f32], v: View2, z: OutTile) {
+        gemm_tile(self.isa, View2::row_major(pattern, z.rows(), v.rows()), v, None, z);
     }
 
     /// Turns raw scores `[count, span]` into the attention pattern, for query rows `start..` and key columns `low..`.

@@ -29,7 +29,7 @@ const NOT_SETTINGS: [&str; 13] = [
     "version",
 ];
 
-/// Length, in bytes, from which JSON in files is written without indentation.
+/// Minimum length, in bytes, of JSON that is written to files without indentation.
 const LARGE: usize = 1 << 20;
 
 /// Records the command line for [`with_header`]. `program` defines the program.

@@ -90,7 +90,7 @@ pub(super) enum EstimateArg {
     Gradient,
     /// The rules of layer-wise relevance propagation (RelP)
     Relp,
-    /// Mean magnitudes over one gradient per layer, each of which skips its layer (GradDrop of AtP*)
+    /// One gradient per layer, each without what that layer adds; mean magnitudes of the estimates (GradDrop of AtP*)
     GradDrop,
 }
 

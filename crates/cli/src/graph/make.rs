@@ -222,7 +222,7 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     }
     match check {
         Some(check) if check.deviation > PROVEN => {
-            Err(failed("interventions differ from what the edges predict", check.deviation))
+            Err(failed("the effects of interventions differ from the edges", check.deviation))
         }
         _ => Ok(()),
     }

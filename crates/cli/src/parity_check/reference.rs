@@ -33,8 +33,9 @@ impl Reference {
         for (name, view) in stored.tensors() {
             let values = floats(view.dtype(), view.data())
                 .ok_or_else(|| LoadError::DType { name: name.clone(), given: format!("{:?}", view.dtype()) })?;
-            let array = ArrayD::from_shape_vec(IxDyn(view.shape()), values)
-                .map_err(|e| load_errors::rejected(path, &format!("`{name}` does not match its shape"), e))?;
+            let array = ArrayD::from_shape_vec(IxDyn(view.shape()), values).map_err(|e| {
+                load_errors::rejected(path, &format!("the data of `{name}` does not match its shape"), e)
+            })?;
             tensors.insert(name, array);
         }
         Ok(Self { path: path.to_path_buf(), tensors })

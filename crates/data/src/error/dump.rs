@@ -151,7 +151,8 @@ pub enum DumpError {
     },
     /// A point has a varying number of rows, which a single file cannot store.
     #[error(
-        "`{point}` has one row per token routed to it, a number that varies; dump to a folder, or leave the point out"
+        "`{point}` has one row per routed token, so that a single file, whose points have equal numbers of rows, cannot \
+         store it; dump to a folder, or leave the point out"
     )]
     NotRectangular {
         /// Name of the point.

@@ -307,7 +307,7 @@ pub struct SetEvaluation {
 }
 
 impl SetEvaluation {
-    /// Fraction of the loss caused by zeroing all MLPs that the transcoders recover.
+    /// Fraction of the loss increase from zeroing all MLPs that is recovered by using the transcoders instead.
     pub fn loss_recovered(&self) -> f64 {
         self.layers.first().map_or(f64::NAN, |layer| layer.loss_recovered)
     }

@@ -62,7 +62,7 @@ fn each<'de, T: Deserialize<'de>>(
         (Some(said), _) => Err(said),
         (None, Ok(1)) => Ok(()),
         (None, Ok(0)) => Err(none()),
-        (None, Ok(count)) => Err(format!("it has {count} lists `{list}`")),
+        (None, Ok(count)) => Err(format!("it has {count} `{list}` lists; expected one")),
         (None, Err(error)) => Err(error.to_string()),
     }
 }
@@ -148,7 +148,7 @@ mod tests {
             (r#"{"nodes": 7}"#, "expected a list"),
             (r#"{"nodes": [{}], "links": []}"#, "node 0 has no `node_id`"),
             (r#"{"nodes": [{"node_id": "a"}]}"#, "it has no list `links`"),
-            (r#"{"nodes": [], "nodes": [], "links": []}"#, "it has 2 lists `nodes`"),
+            (r#"{"nodes": [], "nodes": [], "links": []}"#, "it has 2 `nodes` lists; expected one"),
             (r#"{"nodes": [], "links": [{}]}"#, "link 0 has no `source`"),
             (r#"{"nodes": [], "links": []} x"#, "trailing characters"),
         ] {

@@ -103,8 +103,7 @@ impl Training {
         Self::new(TrainedPoints::CrossLayer("mlp.hook_in".into(), "hook_mlp_out".into(), layers), latents)
     }
 
-    /// Returns the settings with the model's own names for the points. Layers counted from the end become layer
-    /// numbers.
+    /// Returns the settings with the model's own names for the points, and negative layer indices converted.
     pub(super) fn resolved(&self, catalog: &Catalog) -> Result<Self> {
         let own =
             |point: &str| -> Result<String> { Ok(host(catalog, "the dictionary to train", point)?.0.name.to_string()) };

@@ -68,8 +68,8 @@ impl KeyValueCache {
     /// Saves the cache to a safetensors file: keys and values, with the mask, the kind, and the model's hash.
     ///
     /// # Errors
-    /// If the file can't be written, [`CacheError::Length`] if the cache was filled manually and not in every layer, or
-    /// [`CacheError::OtherWeights`] if a different model computed the cache.
+    /// [`CacheError::Length`] if the cache was filled manually but not in every layer, or [`CacheError::OtherWeights`] if a
+    /// different model computed the cache. Also fails if the file can't be written.
     ///
     /// ```
     /// use hooklens::prelude::*;

@@ -120,8 +120,8 @@ impl<'p> EdgePass<'p> {
         seen.chunks.push(chunk);
     }
 
-    /// What ablating edges adds to the inputs of these receivers, `[row, pos, receiver, d_model]`; `None` if no edge
-    /// into them is ablated.
+    /// Change in the inputs of these receivers caused by ablating edges, `[row, pos, receiver, d_model]`; `None` if no
+    /// edge into them is ablated.
     fn correction(&self, seen: &RefCell<Seen>, reads: &Reads, input: &Tensor<4>) -> Option<Tensor<4>> {
         let (masks, _) = self.ablated?;
         let part = masks.part(self.order, reads)?;
