@@ -69,6 +69,8 @@ fn attention(tokens: usize, heads: usize) -> Result<()> {
 }
 
 fn record() -> Result<()> {
+    // As in the `hooklens` program: otherwise, recordings are written to new pages each time.
+    hooklens::retain_freed_memory();
     let model = HookedTransformer::random(TransformerConfig::new(12, 768, 12, 50_257, 1024), 0, &Device::flex())?;
     let (mut plain, mut recorded) = (Vec::new(), Vec::new());
     for round in 0..6 {
