@@ -579,7 +579,7 @@ fn long_prompts_of_rotary_models_are_noted() {
         let done = crate::support::program().args(args).arg(&out).output().unwrap();
         let message = String::from_utf8(done.stderr).unwrap();
         assert!(done.status.success() && out.is_file(), "{message}");
-        assert_eq!(message.contains(&format!("the model's context of {n_ctx}")), noted, "{message}");
+        assert_eq!(message.contains(&format!("the model's context is {n_ctx}")), noted, "{message}");
     }
 }
 
