@@ -72,20 +72,11 @@ fn record() -> Result<()> {
     // As in the `hooklens` program: otherwise, recordings are written to new pages each time.
     hooklens::retain_freed_memory();
     let model = HookedTransformer::random(TransformerConfig::new(12, 768, 12, 50_257, 1024), 0, &Device::flex())?;
-    let (mut plain, mut recorded) = (Vec::new(), Vec::new());
-    for round in 0..6 {
-        let [one, other] = [
-            seconds(|| model.forward(vec![row(0, 512)]).map(drop))?,
-            seconds(|| model.run_with_cache(vec![row(0, 512)], Record::all()).map(drop))?,
-        ];
-        // The first round touches memory for the first time.
-        if round > 0 {
-            plain.push(one);
-            recorded.push(other);
-        }
-    }
-    print_ratio("recording all, 512 tokens", [recorded, plain]);
-    Ok(())
+    compare(
+        "recording all, 512 tokens",
+        || model.run_with_cache(vec![row(0, 512)], Record::all()).map(drop),
+        || model.forward(vec![row(0, 512)]).map(drop),
+    )
 }
 
 fn batch() -> Result<()> {
@@ -94,21 +85,23 @@ fn batch() -> Result<()> {
         let prompts: Vec<_> = (0..rows).map(|seed| row(seed, 32)).collect();
         model.generate_with(prompts, GenerateOptions::new().max_new_tokens(32).stop_at_eos(false)).map(drop)
     };
-    let (mut one, mut many) = (Vec::new(), Vec::new());
-    for _ in 0..3 {
-        one.push(seconds(|| generate(1))?);
-        many.push(seconds(|| generate(32))?);
-    }
-    print_ratio("generating 32 tokens, 32 rows and one", [many, one]);
-    Ok(())
+    compare("generating 32 tokens, 32 rows and one", || generate(32), || generate(1))
 }
 
-/// Prints medians and their ratio.
-fn print_ratio(what: &str, [mut slow, mut fast]: [Vec<f64>; 2]) {
-    let middle = |times: &mut Vec<f64>| {
+/// Runs both alternately, and prints medians of five times and their ratio.
+fn compare(what: &str, slow: impl Fn() -> Result<()>, fast: impl Fn() -> Result<()>) -> Result<()> {
+    // The first round touches memory for the first time.
+    slow()?;
+    fast()?;
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..5 {
+        times[0].push(seconds(&slow)?);
+        times[1].push(seconds(&fast)?);
+    }
+    let [slow, fast] = times.map(|mut times| {
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
-    };
-    let (slow, fast) = (middle(&mut slow), middle(&mut fast));
+    });
     println!("{what}: {slow:.3} s : {fast:.3} s = {:.2}", slow / fast);
+    Ok(())
 }

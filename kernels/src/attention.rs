@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::gemm::gemm_tile;
 use crate::isa::Isa;
 use crate::scratch::{MIXED, SCORES, with_scratch};
-use crate::softmax::{RowMask, Scores, mask_row, softmax_part, softmax_row};
+use crate::softmax::{RowMask, Scores, mask_row, reciprocal, softmax_part, softmax_row};
 use crate::tasks::each;
 use crate::view::{OutTile, View2};
 
@@ -226,7 +226,7 @@ impl Head<'_> {
             });
         }
         for (r, sum) in sums[..count].iter().enumerate() {
-            let scale = if *sum == 0.0 { 0.0 } else { 1.0 / sum };
+            let scale = reciprocal(*sum);
             z.row_mut(r).iter_mut().for_each(|z| *z *= scale);
         }
     }

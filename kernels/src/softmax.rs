@@ -55,11 +55,15 @@ pub fn softmax(x: &mut [f32], cols: usize) {
 #[inline(always)]
 fn softmax_row_body<const FMA: bool>(row: &mut [f32]) {
     let (_, sum) = softmax_part_body::<FMA>(row, f32::NEG_INFINITY);
-    // A row of only `-inf` has a sum of 0.
-    let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+    let scale = reciprocal(sum);
     for x in row {
         *x *= scale;
     }
+}
+
+/// Factor that normalizes elements with this sum. A row of only `-inf` has a sum of 0, and stays 0.
+pub(crate) fn reciprocal(sum: f32) -> f32 {
+    if sum == 0.0 { 0.0 } else { 1.0 / sum }
 }
 
 #[inline(always)]

@@ -45,8 +45,8 @@ pub enum Prompt {
 /// A file whose name ends in `.jsonl`, `.ndjson` or `.json` contains one JSON value per line: a string, a list of token
 /// ids, or an object. [`Corpus::field`] names the field of the object to read (by default `text`, `prompt` or
 /// `tokens`); if a field is set, text files with any other extension are read as JSON lines too. With the feature
-/// `arrow`, `.parquet` and `.arrow` files (including those of Hugging Face's `datasets`) contain one prompt per row of
-/// the named column, which may be dictionary-encoded. Any other file contains one prompt per line.
+/// `arrow`, `.parquet` and `.arrow` files (including files written by Hugging Face's `datasets`) contain one prompt per
+/// row of the named column, which may be dictionary-encoded. Any other file contains one prompt per line.
 ///
 /// All but `.parquet` and `.arrow` files may be compressed with gzip or Zstandard, which is detected from the first
 /// bytes. A name with `*`, `?` or `[...]` is a pattern. `-` is standard input: lines of text or, if a field is set,

@@ -286,9 +286,8 @@ impl Sink for PackedSink {
             for tensor in self.manifest.tensors.values_mut() {
                 tensor.set_lengths(rows, kept, self.prefix.len() + len);
             }
-            let earlier: Vec<(PathBuf, Option<usize>)> = (self.manifest.files[..self.earlier].iter())
-                .map(|entry| (self.folder.join(&entry.file), entry.packed.and_then(|packed| packed.with_bos)))
-                .collect();
+            let earlier: Vec<PathBuf> =
+                self.manifest.files[..self.earlier].iter().map(|entry| self.folder.join(&entry.file)).collect();
             let failed = |error: Error| DumpError::Refused { path: self.folder.clone(), reason: error_chain(&error) };
             let tokenizer = self.tokenizer.as_ref();
             self.summary.complete(&mut self.manifest, &earlier, tokenizer, &self.prefix).map_err(failed)?;

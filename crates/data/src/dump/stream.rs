@@ -250,8 +250,8 @@ impl<M: DumpModel> Computing<'_, M> {
             }
             failed.iter().for_each(|error| watcher(SeenInStream::LeftOut(error)));
             let count = checked.len();
-            let rows = checked.iter().map(|(row, kept)| (self.first_token(row), &row.tokens[kept.kept.clone()]));
-            let with_bos = self.summary.add(rows, self.bos);
+            self.summary.add(checked.iter().map(|(row, kept)| &row.tokens[kept.kept.clone()]));
+            let with_bos = checked.iter().filter(|(row, _)| self.begins_with_bos(row)).count();
             let end = WindowEnd { mark, ended, skipped: failed.len(), with_bos, is_last };
             // Each window computes its own shared prefix, so that a window's values do not depend on earlier ones.
             let mut shared_prefix = self.dump.shared_prefix(self.model)?;
@@ -272,9 +272,9 @@ impl<M: DumpModel> Computing<'_, M> {
         Ok((saved, left))
     }
 
-    /// First token of a prompt, with the prefix.
-    fn first_token(&self, row: &CorpusRow) -> Option<u32> {
-        self.dump.prefix.first().or(row.tokens.first()).copied()
+    /// Whether a prompt, with the prefix, begins with the beginning-of-sequence token.
+    fn begins_with_bos(&self, row: &CorpusRow) -> bool {
+        self.bos.is_some() && self.dump.prefix.first().or(row.tokens.first()).copied() == self.bos
     }
 
     /// Computes the rows of a window in batches.

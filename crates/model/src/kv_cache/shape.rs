@@ -74,7 +74,8 @@ impl CacheShape {
         })
     }
 
-    /// Sets the number and width of value heads, if they differ from those of the key heads, as in latent attention.
+    /// Sets the number and width of value heads, if these differ from the number and width of key heads, as in latent
+    /// attention.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};

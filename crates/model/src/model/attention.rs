@@ -323,8 +323,7 @@ fn unwatched(
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
     let config = pass.config;
-    // The kernels require values to be as wide as keys.
-    if !has_rules(layer, pass) || config.d_value_of(layer) != config.d_head_of(layer) {
+    if !is_fusible(layer, pass) {
         return explicit(layer, (q, None), keys, None, pass, run);
     }
     if let Some(z) = cpu::attention(&q, &keys, || rules(layer, keys.dropped, pass)) {
@@ -360,6 +359,11 @@ fn has_rules(layer: usize, pass: &Pass<'_>) -> bool {
     pass.score_bias.is_none() && !pass.config.window(layer).is_some_and(ends)
 }
 
+/// Whether the kernels can compute a layer's attention at once: they also require values to be as wide as keys.
+fn is_fusible(layer: usize, pass: &Pass<'_>) -> bool {
+    has_rules(layer, pass) && pass.config.d_value_of(layer) == pass.config.d_head_of(layer)
+}
+
 /// Repeats each key/value head `group` times, `[batch, kv_head, pos, d_head]` to `[batch, head, ...]`.
 fn repeated(x: Tensor<4>, group: usize) -> Tensor<4> {
     if group == 1 {
@@ -380,13 +384,11 @@ fn partly_watched(
     pass: &mut Pass<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<Option<Tensor<4>>, Halt> {
-    let config = pass.config;
     let sites = [Site::AttnScores, Site::Pattern].map(|site| pass.points.at(layer, site));
     let count = q.dims()[2];
-    let supported = has_rules(layer, pass)
-        && config.positional != Positional::Alibi
-        && config.d_value_of(layer) == config.d_head_of(layer);
-    let few = |heads: &Vec<usize>| supported && 2 * heads.len() <= count;
+    // ALiBi has a slope for each head, and `explicit` takes those of all heads.
+    let supported = is_fusible(layer, pass) && pass.config.positional != Positional::Alibi;
+    let few = |heads: &Vec<usize>| supported && !heads.is_empty() && 2 * heads.len() <= count;
     let Some(heads) = run.heads(&sites, count).filter(few) else { return Ok(None) };
     let Some(z) = cpu::attention(q, keys, || rules(layer, keys.dropped, pass)) else { return Ok(None) };
     let group = keys.blocks.first().map_or(1, |block| count / block.keys.dims()[2]);
