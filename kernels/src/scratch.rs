@@ -9,6 +9,10 @@ pub(crate) type ScratchBuffer<T> = LocalKey<Cell<Vec<T>>>;
 thread_local! {
     /// Packed panels of B.
     pub(crate) static PACKED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    /// Weights of block-quantized B, as bytes.
+    pub(crate) static BYTES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    /// Scales and offsets of these weights.
+    pub(crate) static FACTORS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
     /// Columns decoded from block-quantized B.
     pub(crate) static DECODED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
     /// Queries gathered from several heads and batch rows.

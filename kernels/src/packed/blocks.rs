@@ -65,8 +65,8 @@ pub(crate) trait Integers: Sized + 'static {
     const RUN: usize;
     /// Whether values have an offset (`minus`).
     const MINUS: bool;
-    /// Whether no integer is negative. Not used for superblocks.
-    const UNSIGNED: bool = false;
+    /// The smallest and the largest integer that a block can contain.
+    const RANGE: (i32, i32) = (i8::MIN as i32, i8::MAX as i32);
     /// See [`Blocks::Runs`].
     type Runs: Copy + AsRef<[f32]>;
     /// For formats that store 4-bit codes with one scale per group: byte offset of the first group's codes (16 bytes

@@ -117,7 +117,7 @@ unsafe fn dots<B: Integers, const M: usize, const C: usize>(a: [&EightBits; M], 
             for d in 0..C {
                 // SAFETY: a whole block and a group of it; this function has the features.
                 let weights = unsafe { B::load::<G>(block(d).as_ptr()) };
-                let magnitudes = if B::UNSIGNED { weights } else { _mm256_abs_epi8(weights) };
+                let magnitudes = if B::RANGE.0 == 0 { weights } else { _mm256_abs_epi8(weights) };
                 let (scale, of_minus) = (scales[d].scale.as_ref()[G], scales[d].minus.as_ref()[G]);
                 for r in 0..M {
                     let from = a[r].groups.as_ptr().wrapping_add(group);
@@ -125,7 +125,7 @@ unsafe fn dots<B: Integers, const M: usize, const C: usize>(a: [&EightBits; M], 
                     let x = unsafe { _mm256_load_si256(from.cast()) };
                     // SAFETY: the row has a scale for this block (the contract).
                     let of_row = unsafe { *a[r].scales.get_unchecked(number) };
-                    let x = if B::UNSIGNED { x } else { _mm256_sign_epi8(x, weights) };
+                    let x = if B::RANGE.0 == 0 { x } else { _mm256_sign_epi8(x, weights) };
                     // At most 2 * 128 * 127, so that no sum is clipped.
                     let pairs = _mm256_maddubs_epi16(magnitudes, x);
                     let fours = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));

@@ -2,17 +2,14 @@
 
 use super::digits::{Part, exact_parts, rounded_parts};
 use super::eight_bits::{self, EightBits};
+use super::many_rows::{ManyRows, RowsForm};
 use super::planes::Planes;
-use super::{Packed, Rounding, integers, superblock_products, with_groups, with_superblocks};
+use super::{Packed, Rounding, integers, superblock_products, with_groups, with_integers, with_superblocks};
 use crate::gemv::MAX_ROWS;
 use crate::isa::{Isa, Level};
 use crate::operands::Bias;
 use crate::tasks::each_item;
 use crate::view::{OutTile, View2};
-
-/// Maximum number of rounded rows for which products are computed in integers. For more rows, integers are hardly
-/// faster than floats (measured: 0.75 of the time for 32 rows, 1.0 for 128).
-const MOST_ROWS: usize = 48;
 
 /// Converted rows.
 pub(crate) enum Inputs {
@@ -24,6 +21,8 @@ pub(crate) enum Inputs {
     Exact(Vec<Part<3>>),
     /// Rounded rows, for superblocks.
     Rounded(Vec<Vec<Part<1>>>),
+    /// Many rounded rows.
+    Many(ManyRows),
     /// The product is computed in floats.
     Floats,
 }
@@ -33,28 +32,34 @@ pub(crate) enum Inputs {
 pub(crate) struct Kind {
     rounding: Option<Rounding>,
     superblocks: bool,
+    /// For many rows.
+    many: Option<RowsForm>,
 }
 
 impl Kind {
     /// The kind for products of `rows` rows with `b`; `None` if these products are computed in floats.
     pub(crate) fn of(isa: Isa, rows: usize, b: &Packed) -> Option<Self> {
         let superblocks = with_superblocks!(b.format(), _B => true, _ => false);
-        let integers = superblocks || with_groups!(b.format(), _B => true, _ => false);
-        let rounding = b.rounding();
+        let form = with_integers!(b.format(), B => RowsForm::of::<B>(), _ => return None);
+        let (rounding, many) = (b.rounding(), rows > MAX_ROWS);
         let faster = match rounding {
             // With AVX-512, products of many rows are faster in floats.
-            Some(_) if rows > MAX_ROWS => isa.level() == Level::Avx2 && superblocks && rows <= MOST_ROWS,
+            Some(_) if many => isa.level() == Level::Avx2,
             Some(_) => isa.level() >= Level::Avx2,
             // With AVX-512, floats are faster, because one instruction looks up the values of several weights.
             None => isa.level() == Level::Avx2 && rows == 1,
         };
-        (integers && faster).then_some(Self { rounding, superblocks })
+        faster.then_some(Self { rounding, superblocks, many: many.then_some(form) })
     }
 }
 
 impl Inputs {
     pub(crate) fn new(a: View2, kind: Kind) -> Self {
         let row = |i: usize| a.row(i, 0, a.cols());
+        if let (Some(rounding), Some(form)) = (kind.rounding, kind.many) {
+            // SAFETY: `Kind` is made for CPUs with AVX2, FMA and F16C.
+            return Self::Many(unsafe { ManyRows::new(a, rounding, form) });
+        }
         match (kind.superblocks, kind.rounding) {
             // SAFETY: `Kind` is made for CPUs with AVX2, FMA and F16C.
             (true, Some(_)) => Self::Rounded(each_row(a, |x| unsafe { rounded_row(x) })),
@@ -89,6 +94,9 @@ impl Inputs {
             }
             Self::Rounded(a) => {
                 with_superblocks!(b.format(), B => superblock_products::rounded::<B>(&a[rows], b, bias, c), _ => return false)
+            }
+            Self::Many(a) => {
+                with_integers!(b.format(), B => a.product::<B>(first, b, bias, c), _ => return false)
             }
             Self::Floats => return false,
         }

@@ -10,6 +10,8 @@ mod inputs;
 #[cfg(target_arch = "x86_64")]
 mod integers;
 #[cfg(target_arch = "x86_64")]
+mod many_rows;
+#[cfg(target_arch = "x86_64")]
 mod planes;
 mod products;
 mod published;
@@ -127,6 +129,16 @@ macro_rules! with_superblocks {
 }
 #[cfg(target_arch = "x86_64")]
 pub(crate) use with_superblocks;
+
+/// Evaluates an expression with the block type of a format that stores integers.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_integers {
+    ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
+        with_superblocks!($format, $blocks => $done, _ => with_groups!($format, $blocks => $done, _ => $other))
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use with_integers;
 
 impl Format {
     /// Values per block.

@@ -47,6 +47,7 @@ impl Integers for Q4_0 {
     const RUN: usize = 32;
     type Runs = [f32; 1];
     const MINUS: bool = false;
+    const RANGE: (i32, i32) = (-8, 7);
     #[cfg(target_arch = "x86_64")]
     const CODES: Option<(usize, &'static [f32; 16])> = Some((2, &LESS_EIGHT));
 
@@ -77,7 +78,7 @@ impl Integers for Q4_1 {
     const RUN: usize = 32;
     type Runs = [f32; 1];
     const MINUS: bool = true;
-    const UNSIGNED: bool = true;
+    const RANGE: (i32, i32) = (0, 15);
     #[cfg(target_arch = "x86_64")]
     const CODES: Option<(usize, &'static [f32; 16])> = Some((4, &COUNTED));
 
@@ -127,6 +128,7 @@ impl Integers for Q5_0 {
     const RUN: usize = 32;
     type Runs = [f32; 1];
     const MINUS: bool = false;
+    const RANGE: (i32, i32) = (-16, 15);
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -155,7 +157,7 @@ impl Integers for Q5_1 {
     const RUN: usize = 32;
     type Runs = [f32; 1];
     const MINUS: bool = true;
-    const UNSIGNED: bool = true;
+    const RANGE: (i32, i32) = (0, 31);
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -240,6 +242,7 @@ impl Integers for Mxfp4 {
     const RUN: usize = 32;
     type Runs = [f32; 1];
     const MINUS: bool = false;
+    const RANGE: (i32, i32) = (-12, 12);
     #[cfg(target_arch = "x86_64")]
     const CODES: Option<(usize, &'static [f32; 16])> = Some((1, &E2M1_FLOATS));
 

@@ -94,9 +94,9 @@ fn dots<B: Superblocks, const DIGITS: usize, const M: usize>(a: [&[Part<DIGITS>]
             for digit in 0..DIGITS {
                 // SAFETY: sixteen integers of 16 bits.
                 let of_runs = unsafe { _mm256_loadu_si256(part.digit_sums[digit].as_ptr().cast()) };
-                if B::OFFSET != 0 {
-                    let excess = _mm256_mullo_epi32(_mm256_madd_epi16(of_runs, scales), _mm256_set1_epi32(B::OFFSET));
-                    sums[r][digit] = _mm256_sub_epi32(sums[r][digit], excess);
+                if B::RANGE.0 != 0 {
+                    let offset = _mm256_mullo_epi32(_mm256_madd_epi16(of_runs, scales), _mm256_set1_epi32(B::RANGE.0));
+                    sums[r][digit] = _mm256_add_epi32(sums[r][digit], offset);
                 }
                 minus[digit] = _mm256_madd_epi16(of_runs, minimums);
             }

@@ -14,9 +14,6 @@ use super::small::{NONLINEAR, nibbles_of};
 /// A block format of 256 values, whose scales and minimums are integers times a factor.
 #[cfg(target_arch = "x86_64")]
 pub(crate) trait Superblocks: Integers {
-    /// Added to each integer by [`unsigned`](Superblocks::unsigned), so that none is negative.
-    const OFFSET: i32 = 0;
-
     /// The factors by which the block's integer scales and minimums are multiplied. The CPU must have F16C.
     fn factors(block: &[u8]) -> Scales<f32>;
 
@@ -36,7 +33,7 @@ pub(crate) trait Superblocks: Integers {
         unsafe { _mm256_setzero_si256() }
     }
 
-    /// Loads the integers of group `G` plus [`OFFSET`](Superblocks::OFFSET); the results are at most 63.
+    /// Loads the integers of group `G` minus the smallest one; the results are at most 63.
     ///
     /// # Safety
     /// `block` points to a block that has a group `G`; the CPU has AVX2.
@@ -47,16 +44,16 @@ pub(crate) trait Superblocks: Integers {
     }
 }
 
-/// Loads the integers of group `G` without the offset, as [`Integers::load`] does.
+/// Loads the integers of group `G`, as [`Integers::load`] does, with [`Superblocks::unsigned`].
 ///
 /// # Safety
 /// As for [`Superblocks::unsigned`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
-unsafe fn without_offset<B: Superblocks, const G: usize>(block: *const u8) -> __m256i {
+unsafe fn signed<B: Superblocks, const G: usize>(block: *const u8) -> __m256i {
     // SAFETY: guaranteed by the contract; the rest is arithmetic on registers.
-    unsafe { _mm256_sub_epi8(B::unsigned::<G>(block), _mm256_set1_epi8(B::OFFSET as i8)) }
+    unsafe { _mm256_add_epi8(B::unsigned::<G>(block), _mm256_set1_epi8(B::RANGE.0 as i8)) }
 }
 
 /// Sorts bytes: those with even indices, then those with odd indices.
@@ -167,6 +164,7 @@ impl Integers for Q2K {
     const RUN: usize = 16;
     type Runs = [f32; 16];
     const MINUS: bool = true;
+    const RANGE: (i32, i32) = (0, 3);
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -236,6 +234,7 @@ impl Integers for Q3K {
     const RUN: usize = 16;
     type Runs = [f32; 16];
     const MINUS: bool = false;
+    const RANGE: (i32, i32) = (-4, 3);
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -256,14 +255,12 @@ impl Integers for Q3K {
     #[inline(always)]
     unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
         // SAFETY: guaranteed by the contract.
-        unsafe { without_offset::<Self, G>(block) }
+        unsafe { signed::<Self, G>(block) }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 impl Superblocks for Q3K {
-    const OFFSET: i32 = 4;
-
     #[inline(always)]
     fn factors(block: &[u8]) -> Scales<f32> {
         Scales { scale: half::<true>(block, 108), minus: 0.0 }
@@ -309,6 +306,7 @@ impl Integers for Q4K {
     const RUN: usize = 32;
     type Runs = [f32; 8];
     const MINUS: bool = true;
+    const RANGE: (i32, i32) = (0, 15);
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -348,6 +346,7 @@ impl Integers for Q5K {
     const RUN: usize = 32;
     type Runs = [f32; 8];
     const MINUS: bool = true;
+    const RANGE: (i32, i32) = (0, 31);
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -380,6 +379,7 @@ impl Integers for Q6K {
     const RUN: usize = 16;
     type Runs = [f32; 16];
     const MINUS: bool = false;
+    const RANGE: (i32, i32) = (-32, 31);
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -418,14 +418,12 @@ impl Integers for Q6K {
     #[inline(always)]
     unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
         // SAFETY: guaranteed by the contract.
-        unsafe { without_offset::<Self, G>(block) }
+        unsafe { signed::<Self, G>(block) }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 impl Superblocks for Q6K {
-    const OFFSET: i32 = 32;
-
     #[inline(always)]
     fn factors(block: &[u8]) -> Scales<f32> {
         Scales { scale: half::<true>(block, 208), minus: 0.0 }
