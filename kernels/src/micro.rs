@@ -28,7 +28,7 @@ pub(crate) struct Shape {
 pub(crate) fn shape(isa: Isa) -> Shape {
     match isa.level() {
         Level::Portable => Shape { rows: 4, lanes: 4, cols: 8, direct: 8, whole: 8, block: (384, 192) },
-        Level::Avx2 => Shape { rows: 6, lanes: 8, cols: 16, direct: 12, whole: 8, block: (768, 144) },
+        Level::Avx2 => Shape { rows: 6, lanes: 8, cols: 16, direct: 8, whole: 8, block: (768, 144) },
         Level::Avx512 => Shape { rows: 8, lanes: 16, cols: 48, direct: 128, whole: 4, block: (384, 192) },
     }
 }
