@@ -260,6 +260,27 @@ fn rounded_products_are_those_of_the_rounded_rows() {
     });
 }
 
+#[test]
+fn a_row_with_nan_changes_no_other_row() {
+    each_isa(|isa| {
+        let mut random = Random(5);
+        let (m, n, k) = (13, 21, 512);
+        for format in FORMATS {
+            let bytes = blocks(&mut random, format, k, n);
+            let packed = Packed::new(&bytes, format, k, Order::AsIs).rounding_inputs();
+            let mut a = random.floats(m * k);
+            let (mut plain, mut c) = (vec![0.0; m * n], vec![0.0; m * n]);
+            gemm_serial(View2::row_major(&a, m, k), packed, None, &mut plain, n);
+            a[3 * k + 300] = f32::NAN;
+            gemm_serial(View2::row_major(&a, m, k), packed, None, &mut c, n);
+            for (i, (row, plain)) in c.chunks(n).zip(plain.chunks(n)).enumerate() {
+                let same = if i == 3 { row.iter().all(|x| x.is_nan()) } else { row == plain };
+                assert!(same, "{format:?} {isa:?}: row {i}");
+            }
+        }
+    });
+}
+
 /// Packed products read whole rows of A. Views whose rows are not contiguous are rejected, as for every product, and
 /// never read out of bounds.
 #[test]

@@ -92,7 +92,7 @@ pub(crate) fn attention<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> 
     let (q, blocks) = (HostTensor::rows(q)?, plain_blocks(keys, batch)?);
     let rules = rules();
     let request = rules.request(batch, d_head);
-    let mut z = q.output(shape.iter().product(), 0.0);
+    let mut z = q.zeros(shape.iter().product());
     match &blocks[..] {
         [one] if keys.blocks[0].rows.is_none() => {
             hooklens_kernels::attention::attention(
@@ -171,7 +171,7 @@ pub(crate) fn scores<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> Rul
     let (q, blocks) = (HostTensor::rows(q)?, plain_blocks(keys, batch)?);
     let rules = rules();
     let (held, columns) = (keys.held(), keys.columns());
-    let mut scores = q.output(batch * n_heads * queries * columns, f32::NEG_INFINITY).wide();
+    let mut scores = q.blank(batch * n_heads * queries * columns).wide();
     each_item(scores.elements().chunks_mut((queries * columns).max(1)).enumerate(), |(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
         let mut column = keys.dropped;
@@ -185,7 +185,8 @@ pub(crate) fn scores<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> Rul
         }
         let positions = rules.key_positions.get(row * held..(row + 1) * held).unwrap_or(&[]);
         for (query, line) in out.chunks_exact_mut(columns).enumerate() {
-            let line = &mut line[keys.dropped..];
+            let (dropped, line) = line.split_at_mut(keys.dropped);
+            dropped.fill(f32::NEG_INFINITY);
             let place = row * queries + query;
             let at = rules.query_positions.get(place).copied().unwrap_or(0);
             let slope = rules.slopes.as_ref().map(|slopes| (slopes[which], at, positions));
@@ -218,7 +219,7 @@ pub(crate) fn mix(pattern: &Tensor<4>, keys: &Keys) -> Option<Tensor<4>> {
     let first = &blocks.first()?.values;
     let d_head = dims(first)[3];
     // Computed head by head, because a batch row's heads are not adjacent in the result.
-    let mut by_head = first.output(batch * n_heads * queries * d_head, 0.0);
+    let mut by_head = first.zeros(batch * n_heads * queries * d_head);
     each_item(by_head.elements().chunks_mut((queries * d_head).max(1)).enumerate(), |(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
         let mut column = keys.dropped;

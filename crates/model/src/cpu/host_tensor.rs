@@ -166,15 +166,15 @@ impl HostTensor {
         self.strides[axis].unsigned_abs()
     }
 
-    /// Allocates a new tensor of the same backend and element type, filled with `value`.
-    pub(super) fn output(&self, len: usize, value: f32) -> Output {
+    /// Allocates a new tensor of the same backend and element type, filled with zeros.
+    pub(super) fn zeros(&self, len: usize) -> Output {
         let (backend, dtype) = self.kind();
         let memory = match backend {
-            Backend::Flex => OutputMemory::Flex(vec![value; len]),
+            Backend::Flex => OutputMemory::Flex(vec![0.0; len]),
             #[cfg(feature = "libtorch")]
             Backend::Torch => {
                 let mut memory = TorchMemory::new(len);
-                memory.elements_mut().fill(value);
+                memory.elements_mut().fill(0.0);
                 OutputMemory::Torch(memory)
             }
         };

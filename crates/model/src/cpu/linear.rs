@@ -98,7 +98,7 @@ pub(super) fn rows_back(gradient: Tensor<2>, turned: &Map) -> Option<Tensor<2>> 
         to.copy_from_slice(&held.run()[from * d_out..][..d_out]);
     }
     let made = HostTensor::whole(&times(&few.tensor([some.len(), d_out]))?)?;
-    let mut output = held.output(rows * d_in, 0.0);
+    let mut output = held.zeros(rows * d_in);
     for (from, to) in made.run().chunks_exact(d_in.max(1)).zip(&some) {
         output.elements()[to * d_in..][..d_in].copy_from_slice(from);
     }
