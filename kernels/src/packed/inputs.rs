@@ -29,11 +29,13 @@ pub(crate) enum Inputs {
 
 /// What the conversion depends on, besides the rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Kind {
-    rounding: Option<Rounding>,
-    superblocks: bool,
-    /// For many rows.
-    many: Option<RowsForm>,
+pub(crate) enum Kind {
+    /// One row, not rounded.
+    Exact { superblocks: bool },
+    /// A few rounded rows.
+    Few { superblocks: bool, rounding: Rounding },
+    /// Many rounded rows.
+    Many { form: RowsForm, rounding: Rounding },
 }
 
 impl Kind {
@@ -41,34 +43,32 @@ impl Kind {
     pub(crate) fn of(isa: Isa, rows: usize, b: &Packed) -> Option<Self> {
         let superblocks = with_superblocks!(b.format(), _B => true, _ => false);
         let form = with_integers!(b.format(), B => RowsForm::of::<B>(), _ => return None);
-        let (rounding, many) = (b.rounding(), rows > MAX_ROWS);
-        let faster = match rounding {
+        match b.rounding() {
             // With AVX-512, products of many rows are faster in floats.
-            Some(_) if many => isa.level() == Level::Avx2,
-            Some(_) => isa.level() >= Level::Avx2,
+            Some(rounding) if rows > MAX_ROWS => (isa.level() == Level::Avx2).then_some(Self::Many { form, rounding }),
+            Some(rounding) => (isa.level() >= Level::Avx2).then_some(Self::Few { superblocks, rounding }),
             // With AVX-512, floats are faster, because one instruction looks up the values of several weights.
-            None => isa.level() == Level::Avx2 && rows == 1,
-        };
-        faster.then_some(Self { rounding, superblocks, many: many.then_some(form) })
+            None => (isa.level() == Level::Avx2 && rows == 1).then_some(Self::Exact { superblocks }),
+        }
     }
 }
 
 impl Inputs {
     pub(crate) fn new(a: View2, kind: Kind) -> Self {
         let row = |i: usize| a.row(i, 0, a.cols());
-        if let (Some(rounding), Some(form)) = (kind.rounding, kind.many) {
+        match kind {
             // SAFETY: `Kind` is made for CPUs with AVX2, FMA and F16C.
-            return Self::Many(unsafe { ManyRows::new(a, rounding, form) });
-        }
-        match (kind.superblocks, kind.rounding) {
-            // SAFETY: `Kind` is made for CPUs with AVX2, FMA and F16C.
-            (true, Some(_)) => Self::Rounded(each_row(a, |x| unsafe { rounded_row(x) })),
+            Kind::Exact { superblocks: true } => unsafe { exact_row(row(0)) }.map_or(Self::Floats, Self::Exact),
             // SAFETY: as above.
-            (true, None) => unsafe { exact_row(row(0)) }.map_or(Self::Floats, Self::Exact),
+            Kind::Exact { superblocks: false } => unsafe { Planes::new(row(0)) }.map_or(Self::Floats, Self::Planes),
             // SAFETY: as above.
-            (false, Some(rounding)) => Self::EightBits(each_row(a, |x| unsafe { eight_bits_row(x, rounding) })),
+            Kind::Few { superblocks: true, .. } => Self::Rounded(each_row(a, |x| unsafe { rounded_row(x) })),
+            Kind::Few { superblocks: false, rounding } => {
+                // SAFETY: as above.
+                Self::EightBits(each_row(a, |x| unsafe { eight_bits_row(x, rounding) }))
+            }
             // SAFETY: as above.
-            (false, None) => unsafe { Planes::new(row(0)) }.map_or(Self::Floats, Self::Planes),
+            Kind::Many { form, rounding } => Self::Many(unsafe { ManyRows::new(a, rounding, form) }),
         }
     }
 

@@ -51,15 +51,15 @@ impl<B: Integers> Layout<B> {
 pub(crate) struct RowsForm {
     /// Numbers that share a scale of the weights.
     run: usize,
-    /// Whether the integers are widened to 16 bits.
-    wide: bool,
+    /// Bytes per number.
+    size: usize,
     /// What is subtracted from each weight.
     least: i32,
 }
 
 impl RowsForm {
     pub(crate) fn of<B: Integers>() -> Self {
-        Self { run: B::RUN, wide: Layout::<B>::WIDE, least: Layout::<B>::LEAST }
+        Self { run: B::RUN, size: Layout::<B>::SIZE, least: Layout::<B>::LEAST }
     }
 }
 
@@ -83,7 +83,7 @@ impl ManyRows {
     pub(crate) fn new(a: View2, rounding: Rounding, form: RowsForm) -> Self {
         let (rows, k) = (a.rows(), a.cols());
         let (tiles, runs) = (rows.div_ceil(ROWS), k / form.run * ROWS);
-        let bytes = ROWS * if form.wide { 2 * k } else { k };
+        let bytes = ROWS * form.size * k;
         let integers = vec![0; tiles * bytes];
         let (scales, sums, subtracted) = (vec![0.0; tiles * runs], vec![0.0; tiles * runs], vec![0; tiles * runs]);
         let mut made = Self { k, form, integers, scales, sums, subtracted };
@@ -282,9 +282,8 @@ impl RowTile<'_> {
     /// Rounds row `row` of the tile, in blocks of `N`.
     #[inline(always)]
     fn round<const N: usize>(&mut self, row: usize, x: &[f32], half_sums: bool) {
-        let size = if self.form.wide { 2 } else { 1 };
         let mut runs = (row..).step_by(ROWS);
-        for (x, to) in x.as_chunks::<N>().0.iter().zip(self.integers.chunks_exact_mut(ROWS * size * N)) {
+        for (x, to) in x.as_chunks::<N>().0.iter().zip(self.integers.chunks_exact_mut(ROWS * self.form.size * N)) {
             let made = rounded(x);
             for (run, at) in made.integers.chunks_exact(self.form.run).zip(&mut runs) {
                 self.scales[at] = made.scale;
@@ -292,7 +291,7 @@ impl RowTile<'_> {
                 self.subtracted[at] = self.form.least * run.iter().map(|x| i32::from(*x)).sum::<i32>();
             }
             let fours = to.as_chunks_mut::<4>().0.iter_mut().skip(row).step_by(ROWS);
-            if self.form.wide {
+            if self.form.size == 2 {
                 for (to, x) in fours.zip(made.integers.as_chunks::<2>().0) {
                     let [low, high] = x.map(|x| i16::from(x).to_le_bytes());
                     *to = [low[0], low[1], high[0], high[1]];
@@ -310,7 +309,7 @@ struct Panel<'a> {
     weights: &'a [u8],
     /// Scales, `[run, column]`.
     scales: &'a [f32],
-    /// Offsets, `[run, column]`.
+    /// Offsets, `[run, column]`; unspecified if the format has none.
     minus: &'a [f32],
     /// Weights per column.
     depth: usize,
@@ -342,7 +341,9 @@ fn pack<B: Integers>(
             for run in 0..runs {
                 let to = (number * runs + run) * COLUMNS + d;
                 scales[to] = of_block.scale.as_ref()[run];
-                minus[to] = of_block.minus.as_ref()[run];
+                if B::MINUS {
+                    minus[to] = of_block.minus.as_ref()[run];
+                }
             }
         }
         each_group!(B, G => {

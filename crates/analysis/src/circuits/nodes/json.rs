@@ -55,8 +55,8 @@ impl NodeCircuit {
     /// Reads a circuit of some of the nodes in `all` from [`NodeCircuit::to_json`].
     ///
     /// # Errors
-    /// Fails if the text is not a circuit of nodes, if it was saved for weights, spliced dictionaries, points or axes that
-    /// differ from the ones in `all`, or if it contains a node that `all` does not.
+    /// Fails if the text is not a circuit of nodes, if it was saved for weights, spliced dictionaries, points or axes
+    /// that differ from the ones in `all`, or if it contains a node that `all` does not.
     pub fn from_json(all: &Self, text: &str) -> Result<Self, CircuitError> {
         let value = parsed(text)?;
         if value.get("edges").is_some() {
