@@ -1,6 +1,7 @@
 //! Rows converted to integers of one or three 8-bit digits, for products with weights that are small integers.
 
 use super::blocks::SUPERBLOCK;
+use super::few_rows::Piece;
 use super::rounding::{largest, rounded};
 
 /// Number of runs in a superblock. A run has 16 values.
@@ -56,6 +57,12 @@ impl<const DIGITS: usize> Part<DIGITS> {
     }
 }
 
+impl<const DIGITS: usize> Piece for Part<DIGITS> {
+    fn number(&self) -> usize {
+        self.block
+    }
+}
+
 /// Index of a run's sum in [`Part::digit_sums`]: even runs come first.
 const fn place(run: usize) -> usize {
     run / 2 + run % 2 * 8
@@ -79,29 +86,35 @@ pub(crate) fn rounded_parts(x: &[f32]) -> Vec<Part<1>> {
 pub(crate) fn exact_parts(x: &[f32]) -> Option<Vec<Part<3>>> {
     let mut parts = Vec::with_capacity(x.len() / SUPERBLOCK);
     for (block, x) in x.as_chunks::<SUPERBLOCK>().0.iter().enumerate() {
-        let (first, mut left) = (parts.len(), *x);
-        loop {
-            let (largest, enough) = range(&left)?;
-            if largest < SMALLEST {
-                // Remainders this small do not matter.
-                if largest > 0.0 && parts.len() == first {
-                    return None;
-                }
-                break;
-            }
-            if parts.len() - first == MOST_PARTS {
-                return None;
-            }
-            let unit = unit_of(largest);
-            parts.push(Part::new(&take_integers(&mut left, unit), unit, block));
-            if enough {
-                break;
-            }
-        }
+        let first = parts.len();
+        exact_integers(x, |integers, unit| parts.push(Part::new(integers, unit, block)))?;
         let only = parts.len() == first + 1;
         parts[first..].iter_mut().for_each(|part| part.only = only);
     }
     Some(parts)
+}
+
+/// Calls `part` with each part of the values, as integers and the unit by which they are multiplied; not at all for
+/// zeros. `None` if a value is not finite, or if the values are too small or differ too much in magnitude.
+#[inline(always)]
+pub(crate) fn exact_integers(x: &[f32; SUPERBLOCK], mut part: impl FnMut(&[i32; SUPERBLOCK], f32)) -> Option<()> {
+    let mut left = *x;
+    for count in 0.. {
+        let (largest, enough) = range(&left)?;
+        if largest < SMALLEST {
+            // Remainders this small do not matter.
+            return (largest == 0.0 || count > 0).then_some(());
+        }
+        if count == MOST_PARTS {
+            return None;
+        }
+        let unit = unit_of(largest);
+        part(&take_integers(&mut left, unit), unit);
+        if enough {
+            break;
+        }
+    }
+    Some(())
 }
 
 /// The largest magnitude, and whether one part is exact enough for these values. `None` if a value is not finite.

@@ -1,10 +1,16 @@
 //! Rows of A, converted once for all tasks of a product with quantized weights.
 
+use super::blocks::Integers;
 use super::digits::{Part, exact_parts, rounded_parts};
-use super::eight_bits::{self, EightBits};
+use super::groups::Groups;
 use super::many_rows::{ManyRows, RowsForm};
+use super::octet_products::OctetProducts;
+use super::octets::{Octet, exact_octets, rounded_octets};
 use super::planes::Planes;
-use super::{Packed, Rounding, integers, superblock_products, with_groups, with_integers, with_superblocks};
+use super::superblock_products::SuperblockProducts;
+use super::{
+    Packed, Rounding, few_rows, integers, with_groups, with_integers, with_narrow, with_superblocks, with_wide,
+};
 use crate::gemv::MAX_ROWS;
 use crate::isa::{Isa, Level};
 use crate::operands::Bias;
@@ -13,14 +19,16 @@ use crate::view::{OutTile, View2};
 
 /// Converted rows.
 pub(crate) enum Inputs {
-    /// One row, not rounded, for formats with one scale per 32 values.
+    /// One row, not rounded, for formats with one scale per 32 integers of more than five bits.
     Planes(Planes),
-    /// Rounded rows, for formats with one scale per 32 values.
-    EightBits(Vec<EightBits>),
-    /// One row, not rounded, for superblocks.
-    Exact(Vec<Part<3>>),
+    /// Rows, not rounded, for formats with one scale per 32 integers of at most five bits.
+    ExactOctets(Vec<Vec<Octet<3>>>),
+    /// Rounded rows, for formats with one scale per 32 integers.
+    RoundedOctets(Vec<Vec<Octet<1>>>),
+    /// Rows, not rounded, for superblocks.
+    ExactParts(Vec<Vec<Part<3>>>),
     /// Rounded rows, for superblocks.
-    Rounded(Vec<Vec<Part<1>>>),
+    RoundedParts(Vec<Vec<Part<1>>>),
     /// Many rounded rows.
     Many(ManyRows),
     /// The product is computed in floats.
@@ -30,25 +38,46 @@ pub(crate) enum Inputs {
 /// What the conversion depends on, besides the rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One row, not rounded.
-    Exact { superblocks: bool },
-    /// A few rounded rows.
-    Few { superblocks: bool, rounding: Rounding },
-    /// Many rounded rows.
+    /// See [`Inputs::Planes`].
+    Planes,
+    /// See [`Inputs::ExactOctets`]; `least` is what is subtracted from weights, and `alone` says whether they have
+    /// offsets, which large values of the row would have to cancel.
+    ExactOctets { least: i32, alone: bool },
+    /// See [`Inputs::RoundedOctets`].
+    RoundedOctets { least: i32, rounding: Rounding },
+    /// See [`Inputs::ExactParts`].
+    ExactParts,
+    /// See [`Inputs::RoundedParts`].
+    RoundedParts,
+    /// See [`Inputs::Many`].
     Many { form: RowsForm, rounding: Rounding },
 }
 
 impl Kind {
     /// The kind for products of `rows` rows with `b`; `None` if these products are computed in floats.
     pub(crate) fn of(isa: Isa, rows: usize, b: &Packed) -> Option<Self> {
-        let superblocks = with_superblocks!(b.format(), _B => true, _ => false);
-        let form = with_integers!(b.format(), B => RowsForm::of::<B>(), _ => return None);
         match b.rounding() {
-            // With AVX-512, products of many rows are faster in floats.
-            Some(rounding) if rows > MAX_ROWS => (isa.level() == Level::Avx2).then_some(Self::Many { form, rounding }),
-            Some(rounding) => (isa.level() >= Level::Avx2).then_some(Self::Few { superblocks, rounding }),
+            Some(rounding) if rows > MAX_ROWS => {
+                let form = with_integers!(b.format(), B => RowsForm::of::<B>(), _ => return None);
+                // With AVX-512, products of many rows are faster in floats.
+                (isa.level() == Level::Avx2).then_some(Self::Many { form, rounding })
+            }
+            Some(rounding) => {
+                let kind = with_superblocks!(b.format(), _B => Self::RoundedParts, _ => {
+                    with_groups!(b.format(), B => Self::RoundedOctets { least: B::LEAST, rounding }, _ => return None)
+                });
+                (isa.level() >= Level::Avx2).then_some(kind)
+            }
             // With AVX-512, floats are faster, because one instruction looks up the values of several weights.
-            None => (isa.level() == Level::Avx2 && rows == 1).then_some(Self::Exact { superblocks }),
+            None if isa.level() != Level::Avx2 || rows > MAX_ROWS => None,
+            None => with_superblocks!(b.format(), _B => Some(Self::ExactParts), _ => {
+                with_narrow!(
+                    b.format(),
+                    // With more rows, floats are as fast.
+                    B => (rows < 4).then_some(Self::ExactOctets { least: B::LEAST, alone: B::MINUS }),
+                    _ => with_wide!(b.format(), _B => (rows == 1).then_some(Self::Planes), _ => None)
+                )
+            }),
         }
     }
 }
@@ -56,18 +85,27 @@ impl Kind {
 impl Inputs {
     pub(crate) fn new(a: View2, kind: Kind) -> Self {
         let row = |i: usize| a.row(i, 0, a.cols());
+        // SAFETY, for all calls: `Kind` is made for CPUs with AVX2, FMA and F16C.
         match kind {
-            // SAFETY: `Kind` is made for CPUs with AVX2, FMA and F16C.
-            Kind::Exact { superblocks: true } => unsafe { exact_row(row(0)) }.map_or(Self::Floats, Self::Exact),
-            // SAFETY: as above.
-            Kind::Exact { superblocks: false } => unsafe { Planes::new(row(0)) }.map_or(Self::Floats, Self::Planes),
-            // SAFETY: as above.
-            Kind::Few { superblocks: true, .. } => Self::Rounded(each_row(a, |x| unsafe { rounded_row(x) })),
-            Kind::Few { superblocks: false, rounding } => {
-                // SAFETY: as above.
-                Self::EightBits(each_row(a, |x| unsafe { eight_bits_row(x, rounding) }))
+            // SAFETY: see above.
+            Kind::Planes => unsafe { Planes::new(row(0)) }.map_or(Self::Floats, Self::Planes),
+            Kind::ExactOctets { least, alone } => {
+                // SAFETY: see above.
+                let rows = each_row(a, |x| unsafe { exact_octets_of(x, least, alone) });
+                rows.into_iter().collect::<Option<_>>().map_or(Self::Floats, Self::ExactOctets)
             }
-            // SAFETY: as above.
+            Kind::RoundedOctets { least, rounding } => {
+                // SAFETY: see above.
+                Self::RoundedOctets(each_row(a, |x| unsafe { rounded_octets_of(x, rounding, least) }))
+            }
+            Kind::ExactParts => {
+                // SAFETY: see above.
+                let rows = each_row(a, |x| unsafe { exact_parts_of(x) });
+                rows.into_iter().collect::<Option<_>>().map_or(Self::Floats, Self::ExactParts)
+            }
+            // SAFETY: see above.
+            Kind::RoundedParts => Self::RoundedParts(each_row(a, |x| unsafe { rounded_parts_of(x) })),
+            // SAFETY: see above.
             Kind::Many { form, rounding } => Self::Many(unsafe { ManyRows::new(a, rounding, form) }),
         }
     }
@@ -84,16 +122,23 @@ impl Inputs {
         let rows = first..first + c.rows();
         match self {
             Self::Planes(a) => {
-                with_groups!(b.format(), B => integers::one_row::<B>(a, b, bias, c.row_mut(0)), _ => return false)
+                with_wide!(b.format(), B => integers::one_row::<B>(a, b, bias, c.row_mut(0)), _ => return false)
             }
-            Self::EightBits(a) => {
-                with_groups!(b.format(), B => eight_bits::rows::<B>(&a[rows], b, bias, c), _ => return false)
+            Self::ExactOctets(a) => {
+                with_narrow!(b.format(), B => few_rows::rows::<OctetProducts<B>, _>(&a[rows], b, bias, c), _ => return false)
             }
-            Self::Exact(a) => {
-                with_superblocks!(b.format(), B => superblock_products::exact::<B>(a, b, bias, c), _ => return false)
+            Self::RoundedOctets(a) => {
+                with_groups!(b.format(), B => few_rows::rows::<OctetProducts<B>, _>(&a[rows], b, bias, c), _ => return false)
             }
-            Self::Rounded(a) => {
-                with_superblocks!(b.format(), B => superblock_products::rounded::<B>(&a[rows], b, bias, c), _ => return false)
+            Self::ExactParts(a) => {
+                with_superblocks!(b.format(), B => few_rows::rows::<SuperblockProducts<B>, _>(&a[rows], b, bias, c), _ => return false)
+            }
+            Self::RoundedParts(a) => {
+                with_superblocks!(
+                    b.format(),
+                    B => few_rows::rows::<SuperblockProducts<B>, _>(&a[rows], b, bias, c),
+                    _ => return false
+                )
             }
             Self::Many(a) => {
                 with_integers!(b.format(), B => a.product::<B>(first, b, bias, c), _ => return false)
@@ -136,16 +181,21 @@ fn each_row<T: Default + Send>(a: View2, convert: impl Fn(&[f32]) -> T + Send + 
 // The conversions are portable code, compiled here with wider vectors.
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn rounded_row(x: &[f32]) -> Vec<Part<1>> {
-    rounded_parts(x)
+fn exact_octets_of(x: &[f32], least: i32, alone: bool) -> Option<Vec<Octet<3>>> {
+    exact_octets(x, least, alone)
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn exact_row(x: &[f32]) -> Option<Vec<Part<3>>> {
+fn rounded_octets_of(x: &[f32], rounding: Rounding, least: i32) -> Vec<Octet<1>> {
+    rounded_octets(x, rounding, least)
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn exact_parts_of(x: &[f32]) -> Option<Vec<Part<3>>> {
     exact_parts(x)
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn eight_bits_row(x: &[f32], rounding: Rounding) -> EightBits {
-    EightBits::new(x, rounding)
+fn rounded_parts_of(x: &[f32]) -> Vec<Part<1>> {
+    rounded_parts(x)
 }

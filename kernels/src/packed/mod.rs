@@ -4,13 +4,19 @@ mod blocks;
 #[cfg(target_arch = "x86_64")]
 mod digits;
 #[cfg(target_arch = "x86_64")]
-mod eight_bits;
+mod few_rows;
+#[cfg(target_arch = "x86_64")]
+mod groups;
 #[cfg(target_arch = "x86_64")]
 mod inputs;
 #[cfg(target_arch = "x86_64")]
 mod integers;
 #[cfg(target_arch = "x86_64")]
 mod many_rows;
+#[cfg(target_arch = "x86_64")]
+mod octet_products;
+#[cfg(target_arch = "x86_64")]
+mod octets;
 #[cfg(target_arch = "x86_64")]
 mod planes;
 mod products;
@@ -98,13 +104,12 @@ macro_rules! with_blocks {
 }
 pub(crate) use with_blocks;
 
-/// Evaluates an expression with the block type of a format that stores integers, with a scale per 32 of them.
+/// Evaluates an expression with the block type of a format that stores integers of at most five bits, with a scale per
+/// 32 of them.
 #[cfg(target_arch = "x86_64")]
-macro_rules! with_groups {
+macro_rules! with_narrow {
     ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
-        with_groups!(@ $format, $blocks, $done, $other,
-            Q4_0 small, Q4_1 small, Q5_0 small, Q5_1 small, Q8_0 small, Iq4Nl small, Mxfp4 small,
-            Zeroed4 published, Zeroed8 published, Iq4Xs superblocks)
+        with_narrow!(@ $format, $blocks, $done, $other, Q4_0 small, Q4_1 small, Q5_0 small, Q5_1 small, Mxfp4 small)
     };
     (@ $format:expr, $blocks:ident, $done:expr, $other:expr, $($variant:ident $module:ident),*) => {
         match $format {
@@ -117,13 +122,35 @@ macro_rules! with_groups {
     };
 }
 #[cfg(target_arch = "x86_64")]
+pub(crate) use with_narrow;
+
+/// Evaluates an expression with the block type of a format that stores integers of more than five bits, with a scale
+/// per 32 of them.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_wide {
+    ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
+        with_narrow!(@ $format, $blocks, $done, $other,
+            Q8_0 small, Iq4Nl small, Zeroed4 published, Zeroed8 published, Iq4Xs superblocks)
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use with_wide;
+
+/// Evaluates an expression with the block type of a format that stores integers, with a scale per 32 of them.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_groups {
+    ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
+        with_narrow!($format, $blocks => $done, _ => with_wide!($format, $blocks => $done, _ => $other))
+    };
+}
+#[cfg(target_arch = "x86_64")]
 pub(crate) use with_groups;
 
 /// Evaluates an expression with the block type of a format whose scales are integers, too.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_superblocks {
     ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
-        with_groups!(@ $format, $blocks, $done, $other,
+        with_narrow!(@ $format, $blocks, $done, $other,
             Q2K superblocks, Q3K superblocks, Q4K superblocks, Q5K superblocks, Q6K superblocks)
     };
 }

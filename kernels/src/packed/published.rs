@@ -7,6 +7,8 @@ use std::array::from_fn;
 use super::blocks::{Blocks, GROUP, Integers, Scales};
 #[cfg(target_arch = "x86_64")]
 use super::blocks::{named, nibbles};
+#[cfg(target_arch = "x86_64")]
+use super::groups::Groups;
 use super::small::nibbles_of;
 
 /// The scale at the start of a block.
@@ -74,6 +76,12 @@ impl Integers for Zeroed8 {
         unsafe { _mm256_loadu_si256(block.wrapping_add(6).cast()) }
     }
 }
+
+#[cfg(target_arch = "x86_64")]
+impl Groups for Zeroed4 {}
+
+#[cfg(target_arch = "x86_64")]
+impl Groups for Zeroed8 {}
 
 /// The values of `NF4`: quantiles of a normal distribution.
 pub(super) const NORMAL: [f32; 16] = [

@@ -7,6 +7,8 @@ use std::array::from_fn;
 #[cfg(target_arch = "x86_64")]
 use super::blocks::{COUNTED, floats, look_up, nibbles, spread};
 use super::blocks::{GROUP, Integers, Scales, half};
+#[cfg(target_arch = "x86_64")]
+use super::groups::Groups;
 
 /// [`NONLINEAR`] as floats.
 #[cfg(target_arch = "x86_64")]
@@ -268,4 +270,30 @@ impl Integers for Mxfp4 {
         // SAFETY: the last 16 of a block's 17 bytes.
         unsafe { look_up(&E2M1, nibbles(block.wrapping_add(1))) }
     }
+}
+
+/// [`E2M1`], minus the smallest value.
+#[cfg(target_arch = "x86_64")]
+const UNSIGNED_E2M1: [i8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! groups {
+    ($($type:ident)*) => {
+        $(impl Groups for $type {
+            const HALVES: bool = true;
+        })*
+    };
+}
+#[cfg(target_arch = "x86_64")]
+groups!(Q4_0 Q4_1 Q5_0 Q5_1 Q8_0);
+
+#[cfg(target_arch = "x86_64")]
+impl Groups for Iq4Nl {
+    const HALVES: bool = true;
+    const TABLE: Option<&'static [i8; 16]> = Some(&NONLINEAR);
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Groups for Mxfp4 {
+    const TABLE: Option<&'static [i8; 16]> = Some(&UNSIGNED_E2M1);
 }

@@ -1,123 +1,83 @@
 //! Products of rows of digits with superblocks, computed in integers within each superblock.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
+use std::marker::PhantomData;
 
-use super::Packed;
 use super::blocks::{GROUP, Scales, each_group, prefetch, sum_of_lanes};
 use super::digits::Part;
+use super::few_rows::Dots;
 use super::superblocks::Superblocks;
-use crate::operands::Bias;
-use crate::view::OutTile;
 
 /// Bytes of a column that are prefetched ahead.
 const AHEAD: usize = 4096;
-/// Columns that stay in the first-level cache while all rows pass over them.
-const COLUMNS: usize = 8;
 
-/// `c = a · b (+ bias)` for rows that are rounded to 8 bits.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn rounded<B: Superblocks>(a: &[Vec<Part<1>>], b: Packed, bias: Bias, c: &mut OutTile) {
-    for first in (0..b.cols()).step_by(COLUMNS) {
-        let columns = first..b.cols().min(first + COLUMNS);
-        for (four, a) in a.chunks(4).enumerate() {
-            let at = (4 * four, columns.clone());
-            match a {
-                [a] => few_rows::<B, 1, 1>([a], at, b, bias, c),
-                [a0, a1] => few_rows::<B, 1, 2>([a0, a1], at, b, bias, c),
-                [a0, a1, a2] => few_rows::<B, 1, 3>([a0, a1, a2], at, b, bias, c),
-                [a0, a1, a2, a3, ..] => few_rows::<B, 1, 4>([a0, a1, a2, a3], at, b, bias, c),
-                [] => {}
-            }
-        }
-    }
-}
+/// Dot products with columns of format `B`.
+pub(crate) struct SuperblockProducts<B>(PhantomData<B>);
 
-/// `c = a · b (+ bias)` for one row.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn exact<B: Superblocks>(a: &[Part<3>], b: Packed, bias: Bias, c: &mut OutTile) {
-    few_rows::<B, 3, 1>([a], (0, 0..b.cols()), b, bias, c);
-}
-
-/// Computes rows `i..i + M` of some columns of C. The rows of A have the same number of parts.
-#[target_feature(enable = "avx2,fma,f16c")]
-fn few_rows<B: Superblocks, const DIGITS: usize, const M: usize>(
-    a: [&[Part<DIGITS>]; M],
-    (i, columns): (usize, Range<usize>),
-    b: Packed,
-    bias: Bias,
-    c: &mut OutTile,
-) {
-    for j in columns {
-        let dots = dots::<B, DIGITS, M>(a, b.column(j));
-        for (r, dot) in dots.into_iter().enumerate() {
-            c.row_mut(i + r)[j] = dot + bias.map_or(0.0, |bias| bias[j]);
-        }
-    }
-}
-
-/// The dot products of `M` rows with a column.
-#[allow(clippy::needless_range_loop)] // several arrays share the indices
-#[target_feature(enable = "avx2,fma,f16c")]
-fn dots<B: Superblocks, const DIGITS: usize, const M: usize>(a: [&[Part<DIGITS>]; M], column: &[u8]) -> [f32; M] {
-    let mut totals = [_mm256_setzero_ps(); M];
-    let mut of_several_parts = [0.0; M];
-    for number in 0..a[0].len() {
-        let at = a[0][number].block * B::BYTES;
-        let block = &column[at..][..B::BYTES];
-        prefetch([column.as_ptr()], at + AHEAD, B::BYTES);
-        // SAFETY: a whole block; this function has the features.
-        let scales = unsafe { B::run_scales(block) };
-        let mut sums = [[_mm256_setzero_si256(); DIGITS]; M];
-        each_group!(B, G => {
-            // SAFETY: a whole block and a group of it; this function has the features.
-            let weights = unsafe { B::unsigned::<G>(block.as_ptr()) };
-            // The scale of the group's first run in the lower half, and of its second run in the upper half.
-            let scale = _mm256_shuffle_epi8(scales, _mm256_set1_epi16(0x0100 + 0x0202 * G as i16));
+impl<B: Superblocks, const DIGITS: usize> Dots<Part<DIGITS>> for SuperblockProducts<B> {
+    #[allow(clippy::needless_range_loop)] // several arrays share the indices
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn dots<const M: usize>(a: [&[Part<DIGITS>]; M], column: &[u8]) -> [f32; M] {
+        let mut totals = [_mm256_setzero_ps(); M];
+        let mut of_several_parts = [0.0; M];
+        for number in 0..a[0].len() {
+            let at = a[0][number].block * B::BYTES;
+            let block = &column[at..][..B::BYTES];
+            prefetch([column.as_ptr()], at + AHEAD, B::BYTES);
+            // SAFETY: a whole block; this function has the features.
+            let scales = unsafe { B::run_scales(block) };
+            let mut sums = [[_mm256_setzero_si256(); DIGITS]; M];
+            each_group!(B, G => {
+                // SAFETY: a whole block and a group of it; this function has the features.
+                let weights = unsafe { B::unsigned::<G>(block.as_ptr()) };
+                // The scale of the group's first run in the lower half, and of its second run in the upper half.
+                let scale = _mm256_shuffle_epi8(scales, _mm256_set1_epi16(0x0100 + 0x0202 * G as i16));
+                for r in 0..M {
+                    for digit in 0..DIGITS {
+                        let x = &a[r][number].digits[digit][GROUP * G..][..GROUP];
+                        // SAFETY: 32 digits.
+                        let x = unsafe { _mm256_loadu_si256(x.as_ptr().cast()) };
+                        // At most 2 * 63 * 128, so that no sum is clipped.
+                        let pairs = _mm256_maddubs_epi16(weights, x);
+                        sums[r][digit] = _mm256_add_epi32(sums[r][digit], _mm256_madd_epi16(pairs, scale));
+                    }
+                }
+            });
+            // SAFETY: a whole block; this function has the features.
+            let minimums = unsafe { B::run_minimums(block) };
+            let factors = B::factors(block);
             for r in 0..M {
+                let part = &a[r][number];
+                let mut minus = [_mm256_setzero_si256(); DIGITS];
                 for digit in 0..DIGITS {
-                    let x = &a[r][number].digits[digit][GROUP * G..][..GROUP];
-                    // SAFETY: 32 digits.
-                    let x = unsafe { _mm256_loadu_si256(x.as_ptr().cast()) };
-                    // At most 2 * 63 * 128, so that no sum is clipped.
-                    let pairs = _mm256_maddubs_epi16(weights, x);
-                    sums[r][digit] = _mm256_add_epi32(sums[r][digit], _mm256_madd_epi16(pairs, scale));
+                    // SAFETY: sixteen integers of 16 bits.
+                    let of_runs = unsafe { _mm256_loadu_si256(part.digit_sums[digit].as_ptr().cast()) };
+                    if B::RANGE.0 != 0 {
+                        let offset =
+                            _mm256_mullo_epi32(_mm256_madd_epi16(of_runs, scales), _mm256_set1_epi32(B::RANGE.0));
+                        sums[r][digit] = _mm256_add_epi32(sums[r][digit], offset);
+                    }
+                    minus[digit] = _mm256_madd_epi16(of_runs, minimums);
                 }
-            }
-        });
-        // SAFETY: a whole block; this function has the features.
-        let minimums = unsafe { B::run_minimums(block) };
-        let factors = B::factors(block);
-        for r in 0..M {
-            let part = &a[r][number];
-            let mut minus = [_mm256_setzero_si256(); DIGITS];
-            for digit in 0..DIGITS {
-                // SAFETY: sixteen integers of 16 bits.
-                let of_runs = unsafe { _mm256_loadu_si256(part.digit_sums[digit].as_ptr().cast()) };
-                if B::RANGE.0 != 0 {
-                    let offset = _mm256_mullo_epi32(_mm256_madd_epi16(of_runs, scales), _mm256_set1_epi32(B::RANGE.0));
-                    sums[r][digit] = _mm256_add_epi32(sums[r][digit], offset);
+                if (B::MINUS || B::RANGE.0 != 0) && !part.only {
+                    let difference = exact_difference(sums[r], minus, factors);
+                    of_several_parts[r] += f64::from(part.unit) * difference;
+                    continue;
                 }
-                minus[digit] = _mm256_madd_epi16(of_runs, minimums);
+                let mut total = _mm256_mul_ps(whole(sums[r]), _mm256_set1_ps(factors.scale));
+                if B::MINUS {
+                    total = _mm256_fnmadd_ps(whole(minus), _mm256_set1_ps(factors.minus), total);
+                }
+                totals[r] = _mm256_fmadd_ps(total, _mm256_set1_ps(part.unit), totals[r]);
             }
-            if B::MINUS && !part.only {
-                let difference = exact_difference(sums[r], minus, factors);
-                of_several_parts[r] += f64::from(part.unit) * difference;
-                continue;
-            }
-            let mut total = _mm256_mul_ps(whole(sums[r]), _mm256_set1_ps(factors.scale));
-            if B::MINUS {
-                total = _mm256_fnmadd_ps(whole(minus), _mm256_set1_ps(factors.minus), total);
-            }
-            totals[r] = _mm256_fmadd_ps(total, _mm256_set1_ps(part.unit), totals[r]);
         }
+        let mut dots = [0.0; M];
+        for r in 0..M {
+            // SAFETY: this function has AVX2.
+            dots[r] = unsafe { sum_of_lanes(totals[r]) } + of_several_parts[r] as f32;
+        }
+        dots
     }
-    let mut dots = [0.0; M];
-    for r in 0..M {
-        // SAFETY: this function has AVX2.
-        dots[r] = unsafe { sum_of_lanes(totals[r]) } + of_several_parts[r] as f32;
-    }
-    dots
 }
 
 /// Numbers with these digits.
@@ -132,7 +92,8 @@ fn whole<const DIGITS: usize>(digits: [__m256i; DIGITS]) -> __m256 {
 }
 
 /// The sum of scaled integers minus the sum of scaled minimums. In a superblock of several parts, a large value may be
-/// multiplied by a weight near zero, whose scaled integer and minimum cancel, so neither may be rounded to `f32`.
+/// multiplied by a weight near zero. Then the scaled integer cancels with its minimum, or, in another lane, with what is
+/// added for the smallest integer, so none of them may be rounded to `f32`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn exact_difference<const DIGITS: usize>(

@@ -8,6 +8,8 @@ use std::array::from_fn;
 use super::blocks::{COUNTED, look_up, named, nibbles, sixteen};
 use super::blocks::{GROUP, Integers, Scales, half};
 #[cfg(target_arch = "x86_64")]
+use super::groups::Groups;
+#[cfg(target_arch = "x86_64")]
 use super::small::NONLINEAR_FLOATS;
 use super::small::{NONLINEAR, nibbles_of};
 
@@ -484,4 +486,10 @@ impl Integers for Iq4Xs {
         // SAFETY: 16 of the last 128 of a block's 136 bytes.
         unsafe { look_up(&NONLINEAR, nibbles(block.wrapping_add(8 + 16 * G))) }
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Groups for Iq4Xs {
+    const STRIDE: usize = 16;
+    const TABLE: Option<&'static [i8; 16]> = Some(&NONLINEAR);
 }
