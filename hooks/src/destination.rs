@@ -70,7 +70,8 @@ impl Destination {
 #[derive(Debug)]
 pub(crate) struct Stream {
     path: PathBuf,
-    /// File descriptor number, if it is already open in this process.
+    /// File descriptor number, if it is already open in this process. Windows has no such paths.
+    #[cfg_attr(not(unix), expect(dead_code))]
     descriptor: Option<u32>,
 }
 

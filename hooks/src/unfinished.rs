@@ -98,6 +98,8 @@ impl Unfinished {
             let mode = replaced.map_or(0o666, |replaced| replaced.permissions().mode() & 0o777 | 0o600);
             builder.permissions(PermissionsExt::from_mode(mode));
         }
+        #[cfg(not(unix))]
+        let _ = replaced; // A hidden file has the folder's permissions.
         let file = loop {
             let file = builder.tempfile_in(folder).map_err(without_path)?;
             // Some file systems do not support locks.
