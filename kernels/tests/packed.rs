@@ -31,8 +31,12 @@ const FORMATS: [Format; 18] = [
 
 /// Random rows with finite scales.
 fn blocks(random: &mut Random, format: Format, k: usize, rows: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> =
-        (0..k / format.values() * format.bytes() * rows).map(|_| random.below(256) as u8).collect();
+    let bytes = (0..k / format.values() * format.bytes() * rows).map(|_| random.below(256) as u8).collect();
+    with_scales(random, format, bytes)
+}
+
+/// Replaces the scales of all blocks by random finite ones.
+fn with_scales(random: &mut Random, format: Format, mut bytes: Vec<u8>) -> Vec<u8> {
     let halves: &[usize] = match format {
         Format::Q4_0 | Format::Q5_0 | Format::Q8_0 | Format::Iq4Nl | Format::Iq4Xs => &[0],
         Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => &[0, 2],
@@ -173,6 +177,73 @@ fn products_of_rows_with_outliers_are_exact() {
                     "{format:?}, {value}: {}",
                     c[0]
                 );
+            }
+        }
+    });
+}
+
+/// The largest and smallest weights, and the largest numbers to which a row is converted, with any signs.
+#[test]
+fn products_of_extreme_values_are_exact() {
+    each_isa(|isa| {
+        let mut random = Random(6);
+        for format in FORMATS {
+            let k = format.values() * 3;
+            for byte in [0x00, 0x80, 0xff, 0x7f, 0xf0, 0x0f] {
+                let bytes = vec![byte; k / format.values() * format.bytes() * 2];
+                let bytes = with_scales(&mut random, format, bytes);
+                let packed = Packed::new(&bytes, format, k, Order::AsIs);
+                let mut numbers = vec![0.0; 2 * k];
+                packed.decode(&mut numbers);
+                for signs in [[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]] {
+                    let largest = (127 * 65536 + 127 * 256 + 127) as f32 / 1_048_576.0;
+                    let a: Vec<f32> = (0..k).map(|i| signs[i % 2] * largest).collect();
+                    let view = View2::row_major(&a, 1, k);
+                    for (packed, most) in [(packed, 1e-6), (packed.rounding_inputs(), 1e-3)] {
+                        let mut c = [0.0; 2];
+                        gemm_serial(view, packed, None, &mut c, 2);
+                        for (j, c) in c.into_iter().enumerate() {
+                            let products = a.iter().zip(&numbers[j * k..]).map(|(a, b)| f64::from(*a) * f64::from(*b));
+                            let add = |(sum, all): (f64, f64), x: f64| (sum + x, all + x.abs());
+                            // Weights may be zero because a minimum cancels them.
+                            let least = 0.01 * a.iter().map(|x| f64::from(x.abs())).sum::<f64>();
+                            let (sum, total) = products.fold((0.0, least), add);
+                            let error = (f64::from(c) - sum).abs() / total;
+                            assert!(error <= most, "{isa:?}, {format:?}, {byte:#x}, {signs:?}: {error:e}");
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// Weights of one block are much smaller than the others, and values of the row are much larger there.
+#[test]
+fn large_values_at_small_weights_are_exact() {
+    each_isa(|isa| {
+        let mut random = Random(7);
+        for format in [Format::Q4_0, Format::Q4_1, Format::Q5_0, Format::Q5_1, Format::Q8_0, Format::Iq4Nl] {
+            let (k, n) = (256, 4);
+            let mut bytes = blocks(&mut random, format, k, n);
+            for column in bytes.chunks_exact_mut(8 * format.bytes()) {
+                column[..2].fill(0);
+                if matches!(format, Format::Q4_1 | Format::Q5_1) {
+                    column[2..4].fill(0);
+                }
+            }
+            let packed = Packed::new(&bytes, format, k, Order::AsIs);
+            let mut numbers = vec![0.0; n * k];
+            packed.decode(&mut numbers);
+            let mut a = random.floats(k);
+            a[32..].iter_mut().for_each(|x| *x *= 1e-6);
+            let mut c = vec![0.0; n];
+            gemm_serial(View2::row_major(&a, 1, k), packed, None, &mut c, n);
+            for (j, c) in c.into_iter().enumerate() {
+                let products = a.iter().zip(&numbers[j * k..]).map(|(a, b)| f64::from(*a) * f64::from(*b));
+                let (sum, total): (f64, f64) = products.fold((0.0, 0.0), |(sum, all), x| (sum + x, all + x.abs()));
+                let error = (f64::from(c) - sum).abs() / total;
+                assert!(error <= 1e-6, "{isa:?}, {format:?}: {error:e}");
             }
         }
     });

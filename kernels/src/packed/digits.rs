@@ -97,7 +97,7 @@ pub(crate) fn exact_parts(x: &[f32]) -> Option<Vec<Part<3>>> {
 /// Calls `part` with each part of the values, as integers and the unit by which they are multiplied; not at all for
 /// zeros. `None` if a value is not finite, or if the values are too small or differ too much in magnitude.
 #[inline(always)]
-pub(crate) fn exact_integers(x: &[f32; SUPERBLOCK], mut part: impl FnMut(&[i32; SUPERBLOCK], f32)) -> Option<()> {
+pub(crate) fn exact_integers<const N: usize>(x: &[f32; N], mut part: impl FnMut(&[i32; N], f32)) -> Option<()> {
     let mut left = *x;
     for count in 0.. {
         let (largest, enough) = range(&left)?;
@@ -119,7 +119,7 @@ pub(crate) fn exact_integers(x: &[f32; SUPERBLOCK], mut part: impl FnMut(&[i32; 
 
 /// The largest magnitude, and whether one part is exact enough for these values. `None` if a value is not finite.
 #[inline(always)]
-fn range(x: &[f32; SUPERBLOCK]) -> Option<(f32, bool)> {
+fn range<const N: usize>(x: &[f32; N]) -> Option<(f32, bool)> {
     let largest = largest(x)?;
     let (most, mut count, mut clipped) = (largest * CLIP, [0f32; 8], [0f32; 8]);
     for x in x.as_chunks::<8>().0 {
@@ -144,11 +144,11 @@ fn unit_of(largest: f32) -> f32 {
 
 /// Rounds values to integers times the unit, and replaces the values with the remainders.
 #[inline(always)]
-fn take_integers(x: &mut [f32; SUPERBLOCK], unit: f32) -> [i32; SUPERBLOCK] {
+fn take_integers<const N: usize>(x: &mut [f32; N], unit: f32) -> [i32; N] {
     // Adding this to a float below 2⁵¹ leaves the nearest integer in the low bits.
     const TO_INTEGER: f64 = 6_755_399_441_055_744.0;
     let inverse = 1.0 / f64::from(unit);
-    let mut integers = [0; SUPERBLOCK];
+    let mut integers = [0; N];
     for (x, integer) in x.iter_mut().zip(&mut integers) {
         *integer = (f64::from(*x) * inverse + TO_INTEGER).to_bits() as i32;
         *x -= *integer as f32 * unit;

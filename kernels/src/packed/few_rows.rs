@@ -6,18 +6,20 @@ use super::Packed;
 use crate::operands::Bias;
 use crate::view::OutTile;
 
+/// Bytes of a column that are prefetched ahead.
+pub(crate) const AHEAD: usize = 4096;
 /// Columns that stay in the first-level cache while all rows pass over them.
 const COLUMNS: usize = 8;
 
 /// A piece of a row.
 pub(crate) trait Piece {
-    /// Which of the row's values it stands for.
+    /// Index of the values that the piece covers.
     fn number(&self) -> usize;
 }
 
 /// Dot products of rows, in pieces of type `T`, with columns of a block format.
 pub(crate) trait Dots<T> {
-    /// The dot products of `M` rows, whose pieces stand for the same values, with a column.
+    /// The dot products of `M` rows, whose pieces cover the same values, with a column.
     ///
     /// # Safety
     /// The CPU has AVX2, FMA and F16C.
@@ -29,8 +31,8 @@ pub(crate) trait Dots<T> {
 pub(crate) fn rows<D: Dots<T>, T: Piece>(a: &[Vec<T>], b: Packed, bias: Bias, c: &mut OutTile) {
     for first in (0..b.cols()).step_by(COLUMNS) {
         let columns = first..b.cols().min(first + COLUMNS);
-        for (four, a) in a.chunks(4).enumerate() {
-            let at = (4 * four, columns.clone());
+        for (i, a) in a.chunks(4).enumerate() {
+            let at = (4 * i, columns.clone());
             match a {
                 [a] => few_rows::<D, T, 1>([a], at, b, bias, c),
                 [a0, a1] => few_rows::<D, T, 2>([a0, a1], at, b, bias, c),
@@ -52,10 +54,10 @@ fn few_rows<D: Dots<T>, T: Piece, const M: usize>(
     c: &mut OutTile,
 ) {
     let numbers = |r: usize| a[r].iter().map(Piece::number);
-    let together = (1..M).all(|r| numbers(r).eq(numbers(0)));
+    let same_pieces = (1..M).all(|r| numbers(r).eq(numbers(0)));
     for j in columns {
         let column = b.column(j);
-        let dots = match together {
+        let dots = match same_pieces {
             // SAFETY: this function has the features.
             true => unsafe { D::dots(a, column) },
             // SAFETY: as above.

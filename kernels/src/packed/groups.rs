@@ -1,67 +1,68 @@
-//! Block formats with one scale per 32 integers, in octets: eight groups of 32.
+//! Block formats with one scale per 32 integers, in chunks of eight such groups.
 
 use std::arch::x86_64::*;
 
 use super::blocks::{Integers, Scales, look_up};
 
-/// Pairs of groups in an octet. Group `p` and group `p + PAIRS` are a pair, so that the scale of each is in its half of
+/// Pairs of groups in a chunk. Group `p` and group `p + PAIRS` are a pair, so that the scale of each is in its half of
 /// a vector of the eight scales.
 pub(crate) const PAIRS: usize = 4;
-/// Groups of an octet.
-pub(crate) const OCTET: usize = 2 * PAIRS;
+/// Groups of a chunk.
+pub(crate) const GROUPS: usize = 2 * PAIRS;
 
 /// A block format with one scale per 32 integers.
 pub(crate) trait Groups: Integers {
     /// Bytes from one group's codes to those of the next.
     const STRIDE: usize = Self::BYTES;
-    /// Whether four products of an integer minus the smallest one and of a digit fit into 16 bits, and eight of them
-    /// and of three digits into 32.
+    /// Whether four products of an unsigned weight (minus [`Groups::OFFSET`]) and a digit fit in 16 bits, and eight
+    /// products of such a weight and a number of three digits in 32.
     const NARROW: bool = Self::RANGE.1 - Self::RANGE.0 < 32;
-    /// What is subtracted from integers before they are multiplied.
-    const LEAST: i32 = if Self::NARROW { Self::RANGE.0 } else { 0 };
+    /// Offset subtracted from integers before they are multiplied.
+    const OFFSET: i32 = if Self::NARROW { Self::RANGE.0 } else { 0 };
 
     /// Whether each block of 32 starts with a scale of type `f16` and, if it has an offset, with a minimum of this type.
-    const HALVES: bool = false;
-    /// For formats that store 4-bit codes: the integer of each code minus [`Groups::LEAST`]; `None` if that is the code
+    const F16_SCALES: bool = false;
+    /// For formats that store 4-bit codes: the integer of each code minus [`Groups::OFFSET`]; `None` if that is the code
     /// itself.
     const TABLE: Option<&'static [i8; 16]> = None;
 
-    /// The scales and offsets of an octet's groups.
+    /// The scales and offsets of a chunk's groups.
     ///
     /// # Safety
     /// The CPU has AVX2 and F16C.
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block)] // reads of checked bytes, then plain arithmetic on them
-    unsafe fn octet_scales(octet: &[u8]) -> Scales<__m256> {
-        if Self::HALVES {
+    unsafe fn chunk_scales(chunk: &[u8]) -> Scales<__m256> {
+        if Self::F16_SCALES {
             // SAFETY: the CPU has F16C (the contract); the rest is arithmetic on registers.
             return unsafe {
                 let zero = _mm256_setzero_ps();
-                let minimum = if Self::MINUS { halves(octet, 2, Self::BYTES) } else { zero };
-                Scales { scale: halves(octet, 0, Self::BYTES), minus: _mm256_sub_ps(zero, minimum) }
+                let minimum = if Self::MINUS { load_f16s(chunk, 2, Self::BYTES) } else { zero };
+                Scales { scale: load_f16s(chunk, 0, Self::BYTES), minus: _mm256_sub_ps(zero, minimum) }
             };
         }
-        let (mut scale, mut minus) = ([0.0; OCTET], [0.0; OCTET]);
-        for (block, octet) in octet.chunks_exact(Self::BYTES).enumerate() {
-            let of_block = Self::scales::<true>(octet);
-            for (run, (one, less)) in of_block.scale.as_ref().iter().zip(of_block.minus.as_ref()).enumerate() {
-                let group = block * (Self::VALUES / Self::RUN) + run;
-                (scale[group], minus[group]) = (*one, *less);
-            }
+        let mut scales = Scales { scale: [0.0; GROUPS], minus: [0.0; GROUPS] };
+        let runs = Self::VALUES / Self::RUN;
+        for (block, bytes) in chunk.chunks_exact(Self::BYTES).enumerate() {
+            let own = Self::scales::<true>(bytes);
+            scales.scale[block * runs..][..runs].copy_from_slice(own.scale.as_ref());
+            scales.minus[block * runs..][..runs].copy_from_slice(own.minus.as_ref());
         }
         // SAFETY: eight floats each; the CPU has AVX2 (the contract).
-        unsafe { Scales { scale: _mm256_loadu_ps(scale.as_ptr()), minus: _mm256_loadu_ps(minus.as_ptr()) } }
+        unsafe {
+            Scales { scale: _mm256_loadu_ps(scales.scale.as_ptr()), minus: _mm256_loadu_ps(scales.minus.as_ptr()) }
+        }
     }
 
-    /// Loads the integers of a pair of groups, minus [`Groups::LEAST`]: the first 16 of both, and the last 16 of both.
+    /// Loads the integers of a pair of groups, minus [`Groups::OFFSET`]: the first 16 of both, and the last 16 of both.
     ///
     /// # Safety
-    /// `octet` points to an octet, `pair` is less than [`PAIRS`], and the CPU has AVX2.
+    /// `chunk` points to a chunk, `pair` is less than [`PAIRS`], and the CPU has AVX2.
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
-    unsafe fn pair(octet: *const u8, pair: usize) -> [__m256i; 2] {
-        let group = |group: usize| octet.wrapping_add(Self::STRIDE * group);
-        // SAFETY: two groups of the octet, and codes below 16; the rest is arithmetic on registers.
+    unsafe fn pair(chunk: *const u8, pair: usize) -> [__m256i; 2] {
+        let group = |group: usize| chunk.wrapping_add(Self::STRIDE * group);
+        // SAFETY: two groups of the chunk, and codes below 16; the rest is arithmetic on registers.
         unsafe {
             if let Some((at, _)) = Self::CODES {
                 let codes = pair_of_nibbles(group(pair).wrapping_add(at), group(pair + PAIRS).wrapping_add(at));
@@ -73,8 +74,8 @@ pub(crate) trait Groups: Integers {
             let (first, second) = (Self::load::<0>(group(pair)), Self::load::<0>(group(pair + PAIRS)));
             let halves =
                 [_mm256_permute2x128_si256::<0x20>(first, second), _mm256_permute2x128_si256::<0x31>(first, second)];
-            let least = _mm256_set1_epi8(Self::LEAST as i8);
-            [_mm256_sub_epi8(halves[0], least), _mm256_sub_epi8(halves[1], least)]
+            let offset = _mm256_set1_epi8(Self::OFFSET as i8);
+            [_mm256_sub_epi8(halves[0], offset), _mm256_sub_epi8(halves[1], offset)]
         }
     }
 }
@@ -82,11 +83,11 @@ pub(crate) trait Groups: Integers {
 /// Eight numbers of type `f16`, `stride` bytes apart.
 ///
 /// # Safety
-/// The slice has them; the CPU has AVX2 and F16C.
+/// The CPU has AVX2 and F16C.
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // eight reads, then plain arithmetic on them
-unsafe fn halves(octet: &[u8], at: usize, stride: usize) -> __m256 {
-    let first = octet[at..][..7 * stride + 2].as_ptr();
+unsafe fn load_f16s(chunk: &[u8], at: usize, stride: usize) -> __m256 {
+    let first = chunk[at..][..7 * stride + 2].as_ptr();
     // SAFETY: 16 bits each, of the bytes checked above; the rest is arithmetic on registers.
     unsafe {
         let number = |i: usize| first.wrapping_add(stride * i).cast::<i16>().read_unaligned();

@@ -1,11 +1,11 @@
 //! Rows of A, converted once for all tasks of a product with quantized weights.
 
 use super::blocks::Integers;
+use super::chunk_products::ChunkProducts;
+use super::chunks::{Chunk, exact_chunks, rounded_chunks};
 use super::digits::{Part, exact_parts, rounded_parts};
 use super::groups::Groups;
 use super::many_rows::{ManyRows, RowsForm};
-use super::octet_products::OctetProducts;
-use super::octets::{Octet, exact_octets, rounded_octets};
 use super::planes::Planes;
 use super::superblock_products::SuperblockProducts;
 use super::{
@@ -22,9 +22,9 @@ pub(crate) enum Inputs {
     /// One row, not rounded, for formats with one scale per 32 integers of more than five bits.
     Planes(Planes),
     /// Rows, not rounded, for formats with one scale per 32 integers of at most five bits.
-    ExactOctets(Vec<Vec<Octet<3>>>),
+    ExactChunks(Vec<Vec<Chunk<3>>>),
     /// Rounded rows, for formats with one scale per 32 integers.
-    RoundedOctets(Vec<Vec<Octet<1>>>),
+    RoundedChunks(Vec<Vec<Chunk<1>>>),
     /// Rows, not rounded, for superblocks.
     ExactParts(Vec<Vec<Part<3>>>),
     /// Rounded rows, for superblocks.
@@ -40,11 +40,11 @@ pub(crate) enum Inputs {
 pub(crate) enum Kind {
     /// See [`Inputs::Planes`].
     Planes,
-    /// See [`Inputs::ExactOctets`]; `least` is what is subtracted from weights, and `alone` says whether they have
-    /// offsets, which large values of the row would have to cancel.
-    ExactOctets { least: i32, alone: bool },
-    /// See [`Inputs::RoundedOctets`].
-    RoundedOctets { least: i32, rounding: Rounding },
+    /// See [`Inputs::ExactChunks`]. `offset` is subtracted from weights. `single_part` if the format has minimums, whose
+    /// products may cancel with those of large values, which is inexact with several parts.
+    ExactChunks { offset: i32, single_part: bool },
+    /// See [`Inputs::RoundedChunks`].
+    RoundedChunks { offset: i32, rounding: Rounding },
     /// See [`Inputs::ExactParts`].
     ExactParts,
     /// See [`Inputs::RoundedParts`].
@@ -64,7 +64,7 @@ impl Kind {
             }
             Some(rounding) => {
                 let kind = with_superblocks!(b.format(), _B => Self::RoundedParts, _ => {
-                    with_groups!(b.format(), B => Self::RoundedOctets { least: B::LEAST, rounding }, _ => return None)
+                    with_groups!(b.format(), B => Self::RoundedChunks { offset: B::OFFSET, rounding }, _ => return None)
                 });
                 (isa.level() >= Level::Avx2).then_some(kind)
             }
@@ -74,7 +74,7 @@ impl Kind {
                 with_narrow!(
                     b.format(),
                     // With more rows, floats are as fast.
-                    B => (rows < 4).then_some(Self::ExactOctets { least: B::LEAST, alone: B::MINUS }),
+                    B => (rows < 4).then_some(Self::ExactChunks { offset: B::OFFSET, single_part: B::MINUS }),
                     _ => with_wide!(b.format(), _B => (rows == 1).then_some(Self::Planes), _ => None)
                 )
             }),
@@ -84,19 +84,18 @@ impl Kind {
 
 impl Inputs {
     pub(crate) fn new(a: View2, kind: Kind) -> Self {
-        let row = |i: usize| a.row(i, 0, a.cols());
         // SAFETY, for all calls: `Kind` is made for CPUs with AVX2, FMA and F16C.
         match kind {
             // SAFETY: see above.
-            Kind::Planes => unsafe { Planes::new(row(0)) }.map_or(Self::Floats, Self::Planes),
-            Kind::ExactOctets { least, alone } => {
+            Kind::Planes => unsafe { Planes::new(a.row(0, 0, a.cols())) }.map_or(Self::Floats, Self::Planes),
+            Kind::ExactChunks { offset, single_part } => {
                 // SAFETY: see above.
-                let rows = each_row(a, |x| unsafe { exact_octets_of(x, least, alone) });
-                rows.into_iter().collect::<Option<_>>().map_or(Self::Floats, Self::ExactOctets)
+                let rows = each_row(a, |x| unsafe { exact_chunks_of(x, offset, single_part) });
+                rows.into_iter().collect::<Option<_>>().map_or(Self::Floats, Self::ExactChunks)
             }
-            Kind::RoundedOctets { least, rounding } => {
+            Kind::RoundedChunks { offset, rounding } => {
                 // SAFETY: see above.
-                Self::RoundedOctets(each_row(a, |x| unsafe { rounded_octets_of(x, rounding, least) }))
+                Self::RoundedChunks(each_row(a, |x| unsafe { rounded_chunks_of(x, rounding, offset) }))
             }
             Kind::ExactParts => {
                 // SAFETY: see above.
@@ -124,14 +123,26 @@ impl Inputs {
             Self::Planes(a) => {
                 with_wide!(b.format(), B => integers::one_row::<B>(a, b, bias, c.row_mut(0)), _ => return false)
             }
-            Self::ExactOctets(a) => {
-                with_narrow!(b.format(), B => few_rows::rows::<OctetProducts<B>, _>(&a[rows], b, bias, c), _ => return false)
+            Self::ExactChunks(a) => {
+                with_narrow!(
+                    b.format(),
+                    B => few_rows::rows::<ChunkProducts<B>, _>(&a[rows], b, bias, c),
+                    _ => return false
+                )
             }
-            Self::RoundedOctets(a) => {
-                with_groups!(b.format(), B => few_rows::rows::<OctetProducts<B>, _>(&a[rows], b, bias, c), _ => return false)
+            Self::RoundedChunks(a) => {
+                with_groups!(
+                    b.format(),
+                    B => few_rows::rows::<ChunkProducts<B>, _>(&a[rows], b, bias, c),
+                    _ => return false
+                )
             }
             Self::ExactParts(a) => {
-                with_superblocks!(b.format(), B => few_rows::rows::<SuperblockProducts<B>, _>(&a[rows], b, bias, c), _ => return false)
+                with_superblocks!(
+                    b.format(),
+                    B => few_rows::rows::<SuperblockProducts<B>, _>(&a[rows], b, bias, c),
+                    _ => return false
+                )
             }
             Self::RoundedParts(a) => {
                 with_superblocks!(
@@ -181,13 +192,13 @@ fn each_row<T: Default + Send>(a: View2, convert: impl Fn(&[f32]) -> T + Send + 
 // The conversions are portable code, compiled here with wider vectors.
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn exact_octets_of(x: &[f32], least: i32, alone: bool) -> Option<Vec<Octet<3>>> {
-    exact_octets(x, least, alone)
+fn exact_chunks_of(x: &[f32], offset: i32, single_part: bool) -> Option<Vec<Chunk<3>>> {
+    exact_chunks(x, offset, single_part)
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn rounded_octets_of(x: &[f32], rounding: Rounding, least: i32) -> Vec<Octet<1>> {
-    rounded_octets(x, rounding, least)
+fn rounded_chunks_of(x: &[f32], rounding: Rounding, offset: i32) -> Vec<Chunk<1>> {
+    rounded_chunks(x, rounding, offset)
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -2,6 +2,10 @@
 
 mod blocks;
 #[cfg(target_arch = "x86_64")]
+mod chunk_products;
+#[cfg(target_arch = "x86_64")]
+mod chunks;
+#[cfg(target_arch = "x86_64")]
 mod digits;
 #[cfg(target_arch = "x86_64")]
 mod few_rows;
@@ -13,10 +17,6 @@ mod inputs;
 mod integers;
 #[cfg(target_arch = "x86_64")]
 mod many_rows;
-#[cfg(target_arch = "x86_64")]
-mod octet_products;
-#[cfg(target_arch = "x86_64")]
-mod octets;
 #[cfg(target_arch = "x86_64")]
 mod planes;
 mod products;
@@ -104,14 +104,10 @@ macro_rules! with_blocks {
 }
 pub(crate) use with_blocks;
 
-/// Evaluates an expression with the block type of a format that stores integers of at most five bits, with a scale per
-/// 32 of them.
+/// Evaluates an expression with the block type of one of the listed formats, or else another expression.
 #[cfg(target_arch = "x86_64")]
-macro_rules! with_narrow {
-    ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
-        with_narrow!(@ $format, $blocks, $done, $other, Q4_0 small, Q4_1 small, Q5_0 small, Q5_1 small, Mxfp4 small)
-    };
-    (@ $format:expr, $blocks:ident, $done:expr, $other:expr, $($variant:ident $module:ident),*) => {
+macro_rules! match_format {
+    ($format:expr, $blocks:ident, $done:expr, $other:expr, $($variant:ident $module:ident),*) => {
         match $format {
             $($crate::packed::Format::$variant => {
                 type $blocks = $crate::packed::$module::$variant;
@@ -122,6 +118,18 @@ macro_rules! with_narrow {
     };
 }
 #[cfg(target_arch = "x86_64")]
+pub(crate) use match_format;
+
+/// Evaluates an expression with the block type of a format that stores integers of at most five bits, with a scale per
+/// 32 of them.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_narrow {
+    ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
+        $crate::packed::match_format!($format, $blocks, $done, $other,
+            Q4_0 small, Q4_1 small, Q5_0 small, Q5_1 small, Mxfp4 small)
+    };
+}
+#[cfg(target_arch = "x86_64")]
 pub(crate) use with_narrow;
 
 /// Evaluates an expression with the block type of a format that stores integers of more than five bits, with a scale
@@ -129,7 +137,7 @@ pub(crate) use with_narrow;
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_wide {
     ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
-        with_narrow!(@ $format, $blocks, $done, $other,
+        $crate::packed::match_format!($format, $blocks, $done, $other,
             Q8_0 small, Iq4Nl small, Zeroed4 published, Zeroed8 published, Iq4Xs superblocks)
     };
 }
@@ -150,7 +158,7 @@ pub(crate) use with_groups;
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_superblocks {
     ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
-        with_narrow!(@ $format, $blocks, $done, $other,
+        $crate::packed::match_format!($format, $blocks, $done, $other,
             Q2K superblocks, Q3K superblocks, Q4K superblocks, Q5K superblocks, Q6K superblocks)
     };
 }

@@ -274,13 +274,21 @@ impl Integers for Mxfp4 {
 
 /// [`E2M1`], minus the smallest value.
 #[cfg(target_arch = "x86_64")]
-const UNSIGNED_E2M1: [i8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+const UNSIGNED_E2M1: [i8; 16] = {
+    let mut unsigned = E2M1;
+    let mut i = 0;
+    while i < 16 {
+        unsigned[i] -= Mxfp4::RANGE.0 as i8;
+        i += 1;
+    }
+    unsigned
+};
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! groups {
     ($($type:ident)*) => {
         $(impl Groups for $type {
-            const HALVES: bool = true;
+            const F16_SCALES: bool = true;
         })*
     };
 }
@@ -289,7 +297,7 @@ groups!(Q4_0 Q4_1 Q5_0 Q5_1 Q8_0);
 
 #[cfg(target_arch = "x86_64")]
 impl Groups for Iq4Nl {
-    const HALVES: bool = true;
+    const F16_SCALES: bool = true;
     const TABLE: Option<&'static [i8; 16]> = Some(&NONLINEAR);
 }
 

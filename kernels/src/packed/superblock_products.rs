@@ -5,11 +5,8 @@ use std::marker::PhantomData;
 
 use super::blocks::{GROUP, Scales, each_group, prefetch, sum_of_lanes};
 use super::digits::Part;
-use super::few_rows::Dots;
+use super::few_rows::{AHEAD, Dots};
 use super::superblocks::Superblocks;
-
-/// Bytes of a column that are prefetched ahead.
-const AHEAD: usize = 4096;
 
 /// Dot products with columns of format `B`.
 pub(crate) struct SuperblockProducts<B>(PhantomData<B>);
@@ -37,7 +34,7 @@ impl<B: Superblocks, const DIGITS: usize> Dots<Part<DIGITS>> for SuperblockProdu
                         let x = &a[r][number].digits[digit][GROUP * G..][..GROUP];
                         // SAFETY: 32 digits.
                         let x = unsafe { _mm256_loadu_si256(x.as_ptr().cast()) };
-                        // At most 2 * 63 * 128, so that no sum is clipped.
+                        // At most 2 * 63 * 128, so no sum saturates.
                         let pairs = _mm256_maddubs_epi16(weights, x);
                         sums[r][digit] = _mm256_add_epi32(sums[r][digit], _mm256_madd_epi16(pairs, scale));
                     }
@@ -92,8 +89,8 @@ fn whole<const DIGITS: usize>(digits: [__m256i; DIGITS]) -> __m256 {
 }
 
 /// The sum of scaled integers minus the sum of scaled minimums. In a superblock of several parts, a large value may be
-/// multiplied by a weight near zero. Then the scaled integer cancels with its minimum, or, in another lane, with what is
-/// added for the smallest integer, so none of them may be rounded to `f32`.
+/// multiplied by a weight near zero. Then the scaled integer cancels with its minimum, or, in another lane, with the
+/// correction for the subtracted minimum, so none of them may be rounded to `f32`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn exact_difference<const DIGITS: usize>(

@@ -1,0 +1,156 @@
+//! Rows as integers of one or three 8-bit digits, in chunks of 256 values, for products with formats that have one scale
+//! per 32 integers.
+
+use super::blocks::{GROUP, SUPERBLOCK};
+use super::digits::exact_integers;
+use super::few_rows::Piece;
+use super::groups::{GROUPS, PAIRS};
+use super::rounding::{Rounding, rounded};
+
+/// 256 values of a row: `x = scale * (256 * (256 * digit 0 + digit 1) + digit 2)`, with a scale per group of 32. A row
+/// whose length is not a multiple of 256 is padded with zeros.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Chunk<const DIGITS: usize> {
+    /// The digits of each pair of groups: the first 16 of both, and the last 16 of both.
+    pub(crate) digits: [[[i8; 2 * GROUP]; PAIRS]; DIGITS],
+    /// For each pair and each 32 bits of a vector, the sum of the integers whose products are added there, times
+    /// [`Groups::OFFSET`](super::groups::Groups::OFFSET).
+    pub(crate) offset_products: [[i32; 8]; PAIRS],
+    /// The scale of each group.
+    pub(crate) scales: [f32; GROUPS],
+    /// The sum of each group's values. If several chunks cover the same values, only the first one has sums.
+    pub(crate) sums: [f32; GROUPS],
+    /// Index of the chunk. In an exact row, several chunks can cover the same values, which are the sums of theirs.
+    number: usize,
+}
+
+impl<const DIGITS: usize> Chunk<DIGITS> {
+    /// Makes a chunk of zeros.
+    #[inline(always)]
+    fn zeros(number: usize) -> Self {
+        let digits = [[[0; 2 * GROUP]; PAIRS]; DIGITS];
+        Self { digits, offset_products: [[0; 8]; PAIRS], scales: [0.0; GROUPS], sums: [0.0; GROUPS], number }
+    }
+
+    /// Sets the values of a group. `offset` is subtracted from the weights.
+    #[inline(always)]
+    fn set(&mut self, group: usize, integers: &[i32; GROUP], scale: f32, offset: i32) {
+        self.scales[group] = scale;
+        let (pair, second) = (group % PAIRS, group / PAIRS);
+        for (half, integers) in integers.as_chunks::<16>().0.iter().enumerate() {
+            let mut left = *integers;
+            for digits in self.digits.iter_mut().rev() {
+                let to = &mut digits[pair][GROUP * half + 16 * second..][..16];
+                for (left, to) in left.iter_mut().zip(to) {
+                    *to = *left as i8;
+                    *left = (*left - i32::from(*to)) >> 8;
+                }
+            }
+            let to = &mut self.offset_products[pair][4 * second..];
+            for (integers, to) in integers.as_chunks::<4>().0.iter().zip(to) {
+                *to += offset * integers.iter().sum::<i32>();
+            }
+        }
+    }
+}
+
+impl<const DIGITS: usize> Piece for Chunk<DIGITS> {
+    fn number(&self) -> usize {
+        self.number
+    }
+}
+
+/// The values of each chunk; the last one is padded with zeros.
+fn padded(x: &[f32]) -> impl Iterator<Item = [f32; SUPERBLOCK]> {
+    x.chunks(SUPERBLOCK).map(|x| {
+        let mut chunk = [0.0; SUPERBLOCK];
+        chunk[..x.len()].copy_from_slice(x);
+        chunk
+    })
+}
+
+/// Rounds a row to 8 bits. `offset` is subtracted from the weights.
+#[inline(always)]
+pub(crate) fn rounded_chunks(x: &[f32], rounding: Rounding, offset: i32) -> Vec<Chunk<1>> {
+    match rounding.block {
+        SUPERBLOCK => round::<SUPERBLOCK>(x, rounding.half_sums, offset),
+        _ => round::<GROUP>(x, rounding.half_sums, offset),
+    }
+}
+
+#[inline(always)]
+fn round<const N: usize>(x: &[f32], half_sums: bool, offset: i32) -> Vec<Chunk<1>> {
+    let mut row = Vec::with_capacity(x.len().div_ceil(SUPERBLOCK));
+    for (number, x) in padded(x).enumerate() {
+        let mut chunk = Chunk::zeros(number);
+        for (block, x) in x.as_chunks::<N>().0.iter().enumerate() {
+            let rounded = rounded(x);
+            for (i, integers) in rounded.integers.as_chunks::<GROUP>().0.iter().enumerate() {
+                let group = block * (N / GROUP) + i;
+                chunk.set(group, &integers.map(i32::from), rounded.scale, offset);
+                chunk.sums[group] = rounded.sum(integers, half_sums);
+            }
+        }
+        row.push(chunk);
+    }
+    row
+}
+
+/// Converts a row for products as exact as in `f32`. `offset` is subtracted from the weights. `None` if a value is not
+/// finite, or if the values of a group are too small or differ too much in magnitude; if `single_part`, also if a group
+/// needs several parts.
+#[inline(always)]
+pub(crate) fn exact_chunks(x: &[f32], offset: i32, single_part: bool) -> Option<Vec<Chunk<3>>> {
+    let mut row: Vec<Chunk<3>> = Vec::with_capacity(x.len().div_ceil(SUPERBLOCK));
+    for (number, x) in padded(x).enumerate() {
+        let first = row.len();
+        for (group, x) in x.as_chunks::<GROUP>().0.iter().enumerate() {
+            let mut part = first;
+            exact_integers(x, |integers, unit| {
+                if part == row.len() {
+                    row.push(Chunk::zeros(number));
+                }
+                row[part].set(group, integers, unit, offset);
+                part += 1;
+            })?;
+        }
+        if single_part {
+            if row.len() > first + 1 {
+                return None;
+            }
+            if let Some(chunk) = row.get_mut(first) {
+                for (sum, x) in chunk.sums.iter_mut().zip(x.as_chunks::<GROUP>().0) {
+                    *sum = x.iter().sum();
+                }
+            }
+        }
+    }
+    Some(row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_group_has_its_own_unit() {
+        let mut x = vec![1e-6; 300];
+        x[..32].fill(1.0);
+        x[40] = -1e3;
+        let row = exact_chunks(&x, 0, false).unwrap();
+        let numbers: Vec<usize> = row.iter().map(Piece::number).collect();
+        assert_eq!(numbers, [0, 0, 1]);
+        for (i, x) in x.iter().enumerate() {
+            let (group, i_of_group) = (i % SUPERBLOCK / GROUP, i % GROUP);
+            let at = GROUP * (i_of_group / 16) + 16 * (group / PAIRS) + i_of_group % 16;
+            let value = |chunk: &Chunk<3>| {
+                let digits = chunk.digits.iter().map(|digits| f64::from(digits[group % PAIRS][at]));
+                digits.fold(0.0, |value, digit| 256.0 * value + digit) * f64::from(chunk.scales[group])
+            };
+            let sum: f64 = row.iter().filter(|chunk| chunk.number == i / SUPERBLOCK).map(value).sum();
+            assert!((sum - f64::from(*x)).abs() <= f64::from(x.abs()) * 2e-7, "{i}: {sum}, not {x}");
+        }
+        assert!(exact_chunks(&x, 0, true).is_none());
+    }
+}
