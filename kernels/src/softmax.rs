@@ -2,7 +2,7 @@
 
 use crate::isa::{Isa, multiversion};
 use crate::math;
-use crate::tasks::each_item;
+use crate::tasks::{each_chunk, each_item};
 
 /// Number of partial sums of a reduction over a row.
 const LANES: usize = 16;
@@ -42,14 +42,40 @@ pub fn softmax(x: &mut [f32], cols: usize) {
     if x.is_empty() {
         return;
     }
-    assert!(cols > 0 && x.len().is_multiple_of(cols), "{} is not a multiple of {cols}", x.len());
     let isa = Isa::current();
-    if x.len() <= CHUNK {
-        x.chunks_exact_mut(cols).for_each(|row| softmax_row(isa, row));
-    } else {
-        let rows = (CHUNK / cols).max(1);
-        each_item(x.chunks_mut(rows * cols), |x| x.chunks_exact_mut(cols).for_each(|row| softmax_row(isa, row)));
+    each_item(x.chunks_mut(per_task(x.len(), cols)), |x| {
+        x.chunks_exact_mut(cols).for_each(|row| softmax_row(isa, row))
+    });
+}
+
+/// Writes the softmax of each row of `x` `[rows, cols]` to `to`, as [`softmax`] computes it.
+///
+/// # Panics
+/// If the lengths differ or are not a multiple of `cols`.
+///
+/// ```
+/// use hooklens_kernels::softmax::softmax_into;
+/// let mut to = [f32::NAN; 4];
+/// softmax_into(&[0.0, 0.0, 1.0, f32::NEG_INFINITY], &mut to, 2);
+/// assert_eq!(to, [0.5, 0.5, 1.0, 0.0]);
+/// ```
+pub fn softmax_into(x: &[f32], to: &mut [f32], cols: usize) {
+    if x.is_empty() && to.is_empty() {
+        return;
     }
+    let isa = Isa::current();
+    each_chunk(x, to, per_task(x.len(), cols), |x, to| {
+        for (x, to) in x.chunks_exact(cols).zip(to.chunks_exact_mut(cols)) {
+            to.copy_from_slice(x);
+            softmax_row(isa, to);
+        }
+    });
+}
+
+/// Elements per task, in whole rows. Panics if `len` is not a multiple of `cols`.
+fn per_task(len: usize, cols: usize) -> usize {
+    assert!(cols > 0 && len.is_multiple_of(cols), "{len} is not a multiple of {cols}");
+    (CHUNK / cols).max(1) * cols
 }
 
 #[inline(always)]

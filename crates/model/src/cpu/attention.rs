@@ -11,7 +11,7 @@ use hooklens_kernels::softmax::{self as kernel, RowMask, Scores};
 use hooklens_kernels::tasks::each_item;
 use hooklens_kernels::view::View2;
 
-use super::{HostTensor, in_place, tracked};
+use super::{HostTensor, in_place_or_to, tracked};
 use crate::kv_cache::{KeyBlock, Keys};
 
 /// Scaling, masks and biases of a layer's attention scores, for the key columns that are still in memory.
@@ -160,6 +160,9 @@ fn head(x: &HostTensor, row: usize, head: usize) -> View2<'_> {
     View2::new(x.elements(), offset, (shape[1], shape[3]), (x.stride(1), 1))
 }
 
+/// Number of queries whose scores are computed at once if they see different keys.
+const QUERIES: usize = 64;
+
 /// Attention scores: scaled, soft-capped, biased, and masked with minus infinity. Columns dropped from the cache are
 /// included, as minus infinity. `None` if a tensor is not plain.
 ///
@@ -174,14 +177,24 @@ pub(crate) fn scores<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> Rul
     let mut scores = q.blank(batch * n_heads * queries * columns).wide();
     each_item(scores.elements().chunks_mut((queries * columns).max(1)).enumerate(), |(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
-        let mut column = keys.dropped;
-        for block in &blocks {
-            let [_, len, kv_heads, _] = dims(&block.keys);
-            let of_head = head(&block.keys, block.rows[row], which / (n_heads / kv_heads));
-            if len > 0 {
-                gemm_serial(head(&q, row, which), of_head.t(), None, &mut out[column..], columns);
+        let q = head(&q, row, which);
+        let step = if rules.causal { QUERIES } else { queries.max(1) };
+        for first in (0..queries).step_by(step) {
+            let count = step.min(queries - first);
+            // Keys that none of these queries sees are masked below, so their scores are not needed.
+            let mut left = if rules.causal { rules.past + first + count } else { held };
+            let mut column = first * columns + keys.dropped;
+            for block in &blocks {
+                let [_, len, kv_heads, _] = dims(&block.keys);
+                let of_head = head(&block.keys, block.rows[row], which / (n_heads / kv_heads));
+                let needed = left.min(len);
+                if needed > 0 {
+                    let q = q.block((first, count), (0, q.cols()));
+                    let of_head = of_head.block((0, needed), (0, of_head.cols()));
+                    gemm_serial(q, of_head.t(), None, &mut out[column..], columns);
+                }
+                (column, left) = (column + len, left - needed);
             }
-            column += len;
         }
         let positions = rules.key_positions.get(row * held..(row + 1) * held).unwrap_or(&[]);
         for (query, line) in out.chunks_exact_mut(columns).enumerate() {
@@ -205,7 +218,11 @@ pub(crate) fn scores<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> Rul
 /// not plain.
 pub(crate) fn softmax(scores: Tensor<4>) -> Result<Tensor<4>, Tensor<4>> {
     let keys = scores.dims()[3];
-    in_place(scores, |values| kernel::softmax(values, keys))
+    in_place_or_to(
+        scores,
+        |values| kernel::softmax(values, keys),
+        |scores, pattern| kernel::softmax_into(scores, pattern, keys),
+    )
 }
 
 /// Sum of values per head, weighted by the attention pattern. `None` if a tensor is not plain.
@@ -223,14 +240,19 @@ pub(crate) fn mix(pattern: &Tensor<4>, keys: &Keys) -> Option<Tensor<4>> {
     each_item(by_head.elements().chunks_mut((queries * d_head).max(1)).enumerate(), |(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
         let mut column = keys.dropped;
-        let mut own = vec![0.0; out.len()];
-        for block in &blocks {
+        let mut own = Vec::new();
+        for (i, block) in blocks.iter().enumerate() {
             let [_, len, kv_heads, _] = dims(&block.values);
             let offset = row * pattern.stride(0) + which * pattern.stride(1) + column;
             let weights = View2::new(pattern.elements(), offset, (queries, len), (pattern.stride(2), 1));
             let values = head(&block.values, block.rows[row], which / (n_heads / kv_heads));
-            gemm_serial(weights, values, None, &mut own, d_head);
-            out.iter_mut().zip(&own).for_each(|(sum, own)| *sum += own);
+            if i == 0 {
+                gemm_serial(weights, values, None, out, d_head);
+            } else {
+                own.resize(out.len(), 0.0);
+                gemm_serial(weights, values, None, &mut own, d_head);
+                out.iter_mut().zip(&own).for_each(|(sum, own)| *sum += own);
+            }
             column += len;
         }
     });

@@ -265,9 +265,18 @@ fn flex<const D: usize>(values: Vec<f32>, dtype: DType, shape: [usize; D]) -> Te
 
 /// Changes every element, in place if there is no other handle to the tensor, else in a copy. Returns the tensor
 /// unchanged as an error if it is not plain.
-pub(super) fn in_place<const D: usize>(
+pub(super) fn in_place<const D: usize>(given: Tensor<D>, change: impl Fn(&mut [f32])) -> Result<Tensor<D>, Tensor<D>> {
+    in_place_or_to(given, &change, |from, to| {
+        to.copy_from_slice(from);
+        change(to);
+    })
+}
+
+/// Like [`in_place`], but if elements can't be changed in place, `write` writes the changed ones to a new buffer.
+pub(super) fn in_place_or_to<const D: usize>(
     given: Tensor<D>,
     change: impl FnOnce(&mut [f32]),
+    write: impl FnOnce(&[f32], &mut [f32]),
 ) -> Result<Tensor<D>, Tensor<D>> {
     let Some(held) = HostTensor::of(&given) else { return Err(given) };
     let shape = given.dims();
@@ -296,7 +305,6 @@ pub(super) fn in_place<const D: usize>(
     let held = if held.is_contiguous() { held } else { held.contiguous() };
     let values = held.run();
     let mut output = held.blank(values.len());
-    output.elements().copy_from_slice(values);
-    change(output.elements());
+    write(values, output.elements());
     Ok(output.tensor(shape))
 }

@@ -386,7 +386,7 @@ fn partly_watched(
 ) -> Result<Option<Tensor<4>>, Halt> {
     let sites = [Site::AttnScores, Site::Pattern].map(|site| pass.points.at(layer, site));
     let count = q.dims()[2];
-    // ALiBi has a slope for each head, and `explicit` takes those of all heads.
+    // With ALiBi, each head has its own slope, and `explicit` does not select slopes.
     let supported = is_fusible(layer, pass) && pass.config.positional != Positional::Alibi;
     let few = |heads: &Vec<usize>| supported && !heads.is_empty() && 2 * heads.len() <= count;
     let Some(heads) = run.heads(&sites, count).filter(few) else { return Ok(None) };
