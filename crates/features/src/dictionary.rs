@@ -500,11 +500,21 @@ impl Dictionary {
     /// Same as [`Dictionary::encode`].
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
         let (shape, device) = (x.dims(), x.device());
+        let (_, output) = self.encode_and_reconstruct(x)?;
+        Ok(placed(unflattened(output, shape), &device))
+    }
+
+    /// Computes [`Dictionary::encode`] and [`Dictionary::forward`] of the same input, which is encoded once.
+    ///
+    /// # Shapes
+    /// - input: `[..., d_in]`
+    /// - output: `[rows, latent]` and `[rows, d_out]`, on the dictionary's device
+    pub(crate) fn encode_and_reconstruct<const D: usize>(&self, x: Tensor<D>) -> Result<(Tensor<2>, Tensor<2>)> {
         let raw = self.rows(x)?;
         let (x, undo) = self.normalized(raw.clone())?;
         let acts = self.activate(self.encoded(x)?)?;
-        let output = undo.apply(self.with_skip(self.decoded(acts)?, &raw)?);
-        Ok(placed(unflattened(output, shape), &device))
+        let output = undo.apply(self.with_skip(self.decoded(acts.clone())?, &raw)?);
+        Ok((acts, output))
     }
 
     /// The device of the weights.

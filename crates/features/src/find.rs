@@ -6,6 +6,7 @@ use super::dictionary::Dictionary;
 use super::show::{Units, activations, logit_effects};
 use super::splice::{SpliceDictionary, check_place};
 use crate::error::FeatureError;
+use crate::host::host;
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
@@ -58,7 +59,7 @@ pub fn latents_by_activation(
     let left_out = dictionary.metadata().exclude_special_tokens.ids(model)?;
     let (acts, _, _) = activations(model, &Units::latents(dictionary)?.on(model), &[prompt.to_vec()])?;
     let count = acts.dims()[1];
-    let values: Vec<f32> = acts.to_data().iter().collect();
+    let values = host(acts);
     let best = |latent: usize| {
         let at = |pos: usize| if left_out.contains(&prompt[pos]) { 0.0 } else { values[pos * count + latent] };
         let places = position.map_or(0..prompt.len(), |pos| pos..pos + 1);
@@ -161,7 +162,7 @@ pub fn latents_by_difference(
         let (mut sum, mut square, mut tokens) = (vec![0f64; count], vec![0f64; count], 0.0);
         for batch in prompts.chunks(TOGETHER) {
             let (acts, real, _) = activations(model, &units, batch)?;
-            let values: Vec<f32> = acts.to_data().iter().collect();
+            let values = host(acts);
             let rows = values.chunks_exact(count.max(1)).zip(&real);
             for (row, _) in rows.filter(|(_, id)| id.is_some_and(|id| !left_out.contains(&id))) {
                 tokens += 1.0;
@@ -223,7 +224,7 @@ pub(crate) fn most_moved(
             return Ok(vec![Default::default(); which.len()]);
         };
         let [_, vocabulary] = effects.dims();
-        let effects: Vec<f32> = effects.to_data().iter().collect();
+        let effects = host(effects);
         for row in effects.chunks_exact(vocabulary.max(1)) {
             let mut order: Vec<u32> = (0..vocabulary as u32).collect();
             let mut first = |sign: f32| -> Moved {

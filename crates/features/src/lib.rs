@@ -13,6 +13,7 @@ mod find;
 mod fingerprint;
 mod fold;
 pub mod graph;
+mod host;
 mod label_file;
 mod labels;
 mod linear_view;

@@ -1,12 +1,13 @@
 //! Linear view of a dictionary around its activation function: the encoder vectors that produce pre-activations, and
 //! the decoder vectors that activations multiply.
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::Tensor;
 
 use super::architecture::Architecture;
 use super::dictionary::Dictionary;
 use super::transcoders::Transcoders;
 use crate::error::FeatureError;
+use crate::host::host;
 use hooklens_model::cpu;
 use hooklens_model::error::Result;
 
@@ -53,9 +54,9 @@ impl Dictionary {
                 row.iter_mut().for_each(|x| *x *= factor);
             }
         }
-        let bias: Vec<f32> = self.encoder_bias().cast(DType::F32).into_data().iter().collect();
-        let center: Vec<f32> = match self.centered {
-            true => self.decoder_bias().cast(DType::F32).into_data().iter().collect(),
+        let bias = host(self.encoder_bias());
+        let center = match self.centered {
+            true => host(self.decoder_bias()),
             false => Vec::new(),
         };
         let constant = |(row, latent): (&[f32], &u32)| {
@@ -77,7 +78,7 @@ impl Dictionary {
             (Some(factors), None) => Some(factors),
             (None, factors) => factors.clone(),
         };
-        Ok(factors.map(|factors| factors.cast(DType::F32).into_data().iter().collect()))
+        Ok(factors.map(host))
     }
 }
 

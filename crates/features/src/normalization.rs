@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::Tensor;
+
+use crate::host::host;
 
 /// How each token's input is normalized.
 ///
@@ -81,19 +83,18 @@ impl Normalization {
     /// The scales for these rows, `[rows, d_in]`; `None` if the normalization does nothing.
     pub(super) fn scales(self, x: &Tensor<2>) -> Option<Scales> {
         let rows = x.dims()[0];
-        let of = |column: Tensor<2>| -> Vec<f32> { column.cast(DType::F32).into_data().iter().collect() };
         match self {
             Normalization::None | Normalization::Scale(None) => None,
             Normalization::Scale(Some(factor)) => Some((vec![factor; rows], vec![factor.recip(); rows], false)),
             Normalization::ConstantNorm => {
                 let factor = x.clone().square().sum_dim(1).sqrt().recip() * (x.dims()[1] as f64).sqrt();
-                Some((of(factor.clone()), of(factor.recip()), false))
+                Some((host(factor.clone()), host(factor.recip()), false))
             }
             Normalization::LayerNorm => {
                 let centered = x.clone() - x.clone().mean_dim(1);
                 let count = x.dims()[1].saturating_sub(1).max(1) as f64;
                 let std = (centered.square().sum_dim(1) / count).sqrt();
-                Some((of((std.clone() + 1e-5).recip()), of(std), true))
+                Some((host((std.clone() + 1e-5).recip()), host(std), true))
             }
         }
     }

@@ -114,7 +114,7 @@ pub(super) fn check_place<M: HookedModel + private::Spliceable>(model: &M, dicti
 ///
 /// # Errors
 /// [`FeatureError::Place`] for a point that does not exist, or does not have one vector of fixed width per token.
-pub(super) fn host<'c>(
+pub(super) fn splice_point<'c>(
     catalog: &'c Catalog,
     dictionary: &str,
     point: &str,
@@ -143,7 +143,7 @@ fn places<M: HookedModel + private::Spliceable>(
     read: &str,
     at: &str,
 ) -> Result<[&'static [Axis]; 3]> {
-    let axes_of = |point: &str| host(model.catalog(), dictionary.name(), point);
+    let axes_of = |point: &str| splice_point(model.catalog(), dictionary.name(), point);
     let ((reading, [_, reads]), (writing, [writes, written])) = (axes_of(read)?, axes_of(at)?);
     let both = [(read, reading, reads, dictionary.d_in()), (at, writing, written, dictionary.d_out())];
     for (point, info, axes, wanted) in both {

@@ -21,7 +21,7 @@ pub(crate) fn add_reconstructions(
     for (layer, (one, sums)) in all.layers().iter().zip(sums).enumerate() {
         let [read, write] = one.points()?;
         let input = rows(read, one.d_in())?;
-        let (acts, output) = (one.encode(input.clone())?, one.forward(input)?);
+        let (acts, output) = one.encode_and_reconstruct(input)?;
         for (to, written) in written.iter_mut().enumerate().skip(layer + 1) {
             if let Some(decoder) = all.across(layer, to) {
                 let more = combined(acts.clone(), decoder)?;
@@ -29,7 +29,7 @@ pub(crate) fn add_reconstructions(
             }
         }
         let output = written[layer].take().map_or(output.clone(), |written| output + written);
-        sums.add(&rows(write, one.d_out())?, &output, &acts, (counted, len), groups);
+        sums.add([rows(write, one.d_out())?, output, acts], (counted, len), groups);
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use super::sums::{Losses, Sums};
 use super::{Batch, EvaluateOptions, Evaluation, SetEvaluation, add_reconstructions, run};
 use crate::dictionary::Dictionary;
 use crate::error::FeatureError;
+use crate::host::host;
 use crate::splice::SpliceDictionary;
 use crate::transcoders::Transcoders;
 use hooklens_model::driver::HookedModel;
@@ -298,8 +299,7 @@ fn largest_cosines(rows: Tensor<2>) -> Vec<f64> {
     let mut largest = Vec::with_capacity(count);
     for start in (0..count).step_by(BLOCK) {
         let some = BLOCK.min(count - start);
-        let products: Vec<f32> =
-            rows.clone().narrow(0, start, some).matmul(rows.clone().transpose()).to_data().iter().collect();
+        let products = host(rows.clone().narrow(0, start, some).matmul(rows.clone().transpose()));
         for (place, row) in products.chunks_exact(count).enumerate() {
             let others = row.iter().enumerate().filter(|(other, _)| *other != start + place).map(|(_, x)| *x);
             largest.push(f64::from(others.fold(f32::NEG_INFINITY, f32::max)));

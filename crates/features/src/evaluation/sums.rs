@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::intervals::GROUPS;
 use super::share::number;
+use crate::host::host;
 
 /// Sums over tokens for one dictionary.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -102,9 +103,7 @@ impl Sums {
     /// `groups` has the group of each prompt, or is empty.
     pub(super) fn add(
         &mut self,
-        x: &Tensor<2>,
-        output: &Tensor<2>,
-        acts: &Tensor<2>,
+        [x, output, acts]: [Tensor<2>; 3],
         (counted, len): (&[bool], usize),
         groups: &[usize],
     ) {
@@ -112,8 +111,7 @@ impl Sums {
             self.groups.resize_with(GROUPS, Self::default);
         }
         let ([_, width], [_, latents]) = (x.dims(), acts.dims());
-        let numbers = |of: &Tensor<2>| -> Vec<f32> { of.to_data().iter().collect() };
-        let (x, output, acts) = (numbers(x), numbers(output), numbers(acts));
+        let [x, output, acts] = [x, output, acts].map(host);
         self.mean.resize(width, 0.0);
         self.active.resize(latents, 0);
         self.prompts.resize(latents, 0);

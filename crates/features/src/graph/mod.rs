@@ -37,9 +37,8 @@ mod target;
 mod trace;
 mod words;
 
-use burn::tensor::{DType, Tensor};
-
 pub use crate::error::GraphError;
+use crate::host::host;
 pub use attention_pairs::{AttentionPair, AttentionPairs};
 pub use attribution_graph::{AttributionGraph, GraphDetails, GraphEdge, GraphNode, GraphScores, NodeKind, PrunedGraph};
 pub use check::GraphCheck;
@@ -53,12 +52,3 @@ pub use replacement::Replacement;
 pub use target::{GraphTarget, difference_of_ids};
 pub use trace::GraphProgress;
 pub use words::{FeatureTokens, feature_tokens};
-
-/// A tensor's values in host memory, in row-major order.
-fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    let data = tensor.cast(DType::F32).into_data();
-    match data.as_slice::<f32>() {
-        Ok(_) => data.try_into_vec().unwrap_or_default(),
-        Err(_) => data.iter().collect(),
-    }
-}

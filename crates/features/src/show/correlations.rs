@@ -4,6 +4,7 @@
 use burn::tensor::{DType, Tensor, TensorData};
 
 use super::{Dashboards, batches, recorded};
+use crate::host::host;
 use hooklens_model::error::Result;
 
 /// Number of correlated units listed.
@@ -38,10 +39,9 @@ pub(super) struct Correlations {
 impl Sums {
     /// Adds rows `[row, value]`; `own` are the activations of the selected units, `[row, unit]`.
     fn add(&mut self, rows: &Tensor<2>, own: &Tensor<2>) {
-        let numbers = |of: Tensor<2>| -> Vec<f32> { of.to_data().iter().collect() };
-        let sums = numbers(rows.clone().sum_dim(0));
-        let squares = numbers(rows.clone().square().sum_dim(0));
-        let products = numbers(own.clone().transpose().matmul(rows.clone()));
+        let sums = host(rows.clone().sum_dim(0));
+        let squares = host(rows.clone().square().sum_dim(0));
+        let products = host(own.clone().transpose().matmul(rows.clone()));
         for (all, some) in [(&mut self.sum, sums), (&mut self.square, squares), (&mut self.product, products)] {
             all.resize(some.len(), 0.0);
             all.iter_mut().zip(some).for_each(|(all, some)| *all += f64::from(some));

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::compatibility_warnings::check_processing;
 use crate::error::FeatureError;
+use crate::host::host;
 use context::is_repeat;
 use gather::{Amount, BINS, Example, Gathered};
 use hooklens_data::corpus::RowSource;
@@ -223,7 +224,7 @@ pub fn dashboards_of<'m>(
             units.labels.check(&units.point, count)?;
             gathered.resize(count, Gathered::default());
         }
-        let mut values: Vec<f32> = acts.to_data().iter().collect();
+        let mut values = host(acts);
         if let Some(at) = values.iter().position(|x| !x.is_finite()) {
             let what = format!("{} {} of a prompt", units.noun(), at % count.max(1));
             return Err(hooklens_model::error::Error::NotANumber { what });
@@ -265,7 +266,7 @@ pub fn dashboards_of<'m>(
             let row = model.token_row(text, prepend_bos)?;
             let (acts, _, _) = activations(model, &units, std::slice::from_ref(&row))?;
             let count = acts.dims()[1];
-            let mut values: Vec<f32> = acts.to_data().iter().collect();
+            let mut values = host(acts);
             zero_rows(&mut values, count, row.iter().map(|id| options.leaves_out(*id)));
             let by_unit = Sparse::of(&values, count).transposed(count);
             let active = (0..count).filter(|unit| !by_unit.row(*unit).0.is_empty());
@@ -468,7 +469,7 @@ impl Dashboards<'_> {
         for units in self.others(units, &related).chunks(AT_ONCE) {
             let Some(effects) = logit_effects(self.model, &self.units, units)? else { break };
             let [_, vocabulary] = effects.dims();
-            let all: Vec<f32> = effects.to_data().iter().collect();
+            let all = host(effects);
             for (unit, row) in units.iter().zip(all.chunks_exact(vocabulary)) {
                 let [promoted, suppressed] = extremes(row, TOKENS_OF_OTHERS)
                     .map(|ids| ids.iter().map(|id| json!([strings.of(*id as u32), row[*id]])).collect::<Vec<_>>());
@@ -542,7 +543,7 @@ impl Dashboards<'_> {
         let norms = decoder.clone().square().sum_dim(1).sqrt().clamp_min(1e-12);
         let decoder = decoder / norms;
         let own = Tensor::cat(units.iter().map(|unit| decoder.clone().narrow(0, *unit, 1)).collect(), 0);
-        let cosines: Vec<f32> = own.matmul(decoder.transpose()).to_data().iter().collect();
+        let cosines = host(own.matmul(decoder.transpose()));
         let near = |(unit, row): (&usize, &[f32])| {
             let mut order: Vec<usize> = (0..row.len()).filter(|other| other != unit).collect();
             order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));

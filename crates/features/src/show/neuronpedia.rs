@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::correlations::{Correlations, ROWS, Similar};
 use super::{Dashboards, Example, TOKENS, extremes, logit_effects};
 use crate::dictionary::Dictionary;
+use crate::host::host;
 use hooklens_model::config::Layers;
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::{InputError, Result};
@@ -53,7 +54,7 @@ impl Dashboards<'_> {
         let own = &self.gathered[unit];
         let text = |id: u32| token_text(self.model.tokenizer().ok(), id);
         let effects = logit_effects(self.model, &self.units, &[unit])?;
-        let effects: Vec<f32> = effects.map(|effects| effects.to_data().iter().collect()).unwrap_or_default();
+        let effects = effects.map(host).unwrap_or_default();
         let [promoted, suppressed] = extremes(&effects, TOKENS);
         let named = |ids: &[usize]| ids.iter().map(|id| text(*id as u32)).collect::<Vec<_>>();
         let valued = |ids: &[usize]| ids.iter().map(|id| effects[*id]).collect::<Vec<_>>();
@@ -99,7 +100,7 @@ impl Dashboards<'_> {
         }
 
         let vector = self.units.direction(unit)?;
-        let vector: Option<Vec<f32>> = vector.map(|vector| vector.cast(DType::F32).to_data().iter().collect());
+        let vector = vector.map(host);
         let aligned = aligned(vector.as_deref().unwrap_or_default());
         let by_head = match (heads, &vector) {
             (Some(heads), Some(vector)) => shares(vector, heads),
@@ -162,11 +163,7 @@ impl Dashboards<'_> {
         let [_, _, kv_heads, d_head] = values.dims();
         let read = heads.dictionary.encoder()?.narrow(1, unit, 1).cast(DType::F32); // [head * d_head, 1]
         let read = read.to_device(&values.device()).reshape([heads.count, d_head]);
-        let [pattern, values, read]: [Vec<f32>; 3] = [
-            pattern.narrow(2, pos, 1).to_data().iter().collect(),
-            values.to_data().iter().collect(),
-            read.to_data().iter().collect(),
-        ];
+        let (pattern, values, read) = (host(pattern.narrow(2, pos, 1)), host(values), host(read));
         let along = |head: usize, source: usize| {
             let own = head / (heads.count / kv_heads.max(1)).max(1);
             let value = &values[(source * kv_heads + own) * d_head..][..d_head];

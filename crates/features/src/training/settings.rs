@@ -4,7 +4,7 @@ use hooklens_hooks::{Catalog, Selection, SelectionText};
 
 use super::objective::Objective;
 use crate::error::FeatureError;
-use crate::splice::host;
+use crate::splice::splice_point;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result;
 
@@ -105,8 +105,9 @@ impl Training {
 
     /// Returns the settings with the model's own names for the points, and negative layer indices converted.
     pub(super) fn resolved(&self, catalog: &Catalog) -> Result<Self> {
-        let own =
-            |point: &str| -> Result<String> { Ok(host(catalog, "the dictionary to train", point)?.0.name.to_string()) };
+        let own = |point: &str| -> Result<String> {
+            Ok(splice_point(catalog, "the dictionary to train", point)?.0.name.to_string())
+        };
         let trained_on = match &self.trained_on {
             TrainedPoints::Autoencoder(point) => TrainedPoints::Autoencoder(own(point)?),
             TrainedPoints::Transcoder(read, write) => TrainedPoints::Transcoder(own(read)?, own(write)?),
@@ -372,5 +373,5 @@ impl Training {
 /// # Errors
 /// [`FeatureError::Place`] if it does not.
 pub fn check_point<M: HookedModel>(model: &M, point: impl Into<Selection>) -> Result<()> {
-    host(model.catalog(), "the dictionary to train", &point.into().full_name()).map(drop)
+    splice_point(model.catalog(), "the dictionary to train", &point.into().full_name()).map(drop)
 }

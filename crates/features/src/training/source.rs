@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::splice::host;
+use crate::splice::splice_point;
 use hooklens_data::corpus::{RowIter, RowSource};
 use hooklens_data::dump::{ActivationStore, Batches, DescribeStore, DumpModel, processing_of, vectors_an_epoch};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
@@ -357,7 +357,7 @@ impl<'m> FromModel<'m> {
 impl Source for FromModel<'_> {
     fn widths(&mut self, points: &[String]) -> Result<BTreeMap<String, usize>> {
         for point in points {
-            host(self.model.catalog(), "the dictionary to train", point)?;
+            splice_point(self.model.catalog(), "the dictionary to train", point)?;
         }
         let mut first = None;
         while let Some(row) = self.row()? {
