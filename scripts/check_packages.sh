@@ -15,9 +15,10 @@ for archive in "$target"/package/hooklens*-"$version".crate; do
   crate="$(basename "$archive" "-$version.crate")"
   patches+=(--config "patch.crates-io.$crate.path='$work/$crate-$version'")
 done
-# The unpacked crates do not refer to the checkout. What the workspace has already built is reused.
+# The unpacked crates do not refer to the checkout. What the workspace has already built is reused, and later builds
+# with these features reuse what is built here.
 cd "$work/hooklens-cli-$version"
-CARGO_TARGET_DIR="$target" cargo install --locked --quiet --path . --root "$work/installed" "${patches[@]}"
+CARGO_TARGET_DIR="$target" cargo install --locked --quiet --features arrow,object-stores --path . --root "$work/installed" "${patches[@]}"
 cd "$work"
 installed/bin/hooklens dump --model embedded:induction --prompt "red fox blue red" --hooks "*hook_pattern" --out patterns.safetensors
 installed/bin/hooklens doctor
