@@ -1,5 +1,5 @@
-//! Rows as integers of one or three 8-bit digits, in chunks of 256 values, for products with formats that have one scale
-//! per 32 integers.
+//! Rows as integers of one or three 8-bit digits, in chunks of 256 values, for products with formats that have one
+//! scale per 32 integers.
 
 use super::blocks::{GROUP, SUPERBLOCK};
 use super::digits::exact_integers;

@@ -10,17 +10,18 @@ const RUNS: usize = 16;
 /// not determine the mean.
 const CLIP: f32 = 1.0 / 8.0;
 /// Minimum mean of the clipped magnitudes, as a fraction of the largest magnitude, for which one part is exact enough.
-/// The rounding errors of 256 values, each at most 2⁻²³ of the largest magnitude, then add up to about 3e-7 of the sum
-/// of the magnitudes.
+/// The rounding errors, each at most 2⁻²³ of the largest magnitude, then add up to about 3e-7 of the sum of the
+/// magnitudes.
 const MEAN: f32 = 1.0 / 128.0;
 /// Maximum number of parts of a superblock. Each part reduces the remainders by a factor of about 2²².
 const MOST_PARTS: usize = 6;
 /// Minimum of a superblock's largest magnitude: below it, the unit might not be a normal float.
 const SMALLEST: f32 = 1.0 / (1_u128 << 100) as f32;
 
-/// Values of a superblock as integers: `x = unit * (256 * (256 * digit 0 + digit 1) + digit 2)`. A superblock consists of
-/// one part unless a few values are so large that the others would be rounded too much. Then the remainders of all its
-/// values form further parts.
+/// Values of a superblock as integers: `x = unit * (256 * (256 * digit 0 + digit 1) + digit 2)`. A superblock consists
+/// of one part unless a few values are so large that the others would be rounded too much. Then the remainders of all
+/// its values form further parts. All runs have the same unit, so small values are less exact if large ones are
+/// multiplied only by weights near zero.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Part<const DIGITS: usize> {

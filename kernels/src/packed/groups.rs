@@ -20,10 +20,11 @@ pub(crate) trait Groups: Integers {
     /// Offset subtracted from integers before they are multiplied.
     const OFFSET: i32 = if Self::NARROW { Self::RANGE.0 } else { 0 };
 
-    /// Whether each block of 32 starts with a scale of type `f16` and, if it has an offset, with a minimum of this type.
+    /// Whether each block of 32 starts with a scale of type `f16`, followed by a minimum of this type if
+    /// [`Integers::MINUS`].
     const F16_SCALES: bool = false;
-    /// For formats that store 4-bit codes: the integer of each code minus [`Groups::OFFSET`]; `None` if that is the code
-    /// itself.
+    /// For formats that store 4-bit codes: the integer of each code minus [`Groups::OFFSET`]; `None` if that is the
+    /// code itself.
     const TABLE: Option<&'static [i8; 16]> = None;
 
     /// The scales and offsets of a chunk's groups.

@@ -4,12 +4,14 @@ use super::blocks::Integers;
 use super::chunk_products::ChunkProducts;
 use super::chunks::{Chunk, exact_chunks, rounded_chunks};
 use super::digits::{Part, exact_parts, rounded_parts};
+use super::eight_bits::EightBits;
 use super::groups::Groups;
 use super::many_rows::{ManyRows, RowsForm};
 use super::planes::Planes;
 use super::superblock_products::SuperblockProducts;
 use super::{
-    Packed, Rounding, few_rows, integers, with_groups, with_integers, with_narrow, with_superblocks, with_wide,
+    Packed, Rounding, eight_bits, few_rows, integers, with_eight_bits, with_groups, with_integers, with_narrow,
+    with_superblocks, with_wide,
 };
 use crate::gemv::MAX_ROWS;
 use crate::isa::{Isa, Level};
@@ -23,6 +25,8 @@ pub(crate) enum Inputs {
     Planes(Planes),
     /// Rows, not rounded, for formats with one scale per 32 integers of at most five bits.
     ExactChunks(Vec<Vec<Chunk<3>>>),
+    /// One rounded row, for formats with one scale per 32 integers of 8 bits.
+    EightBits(EightBits),
     /// Rounded rows, for formats with one scale per 32 integers.
     RoundedChunks(Vec<Vec<Chunk<1>>>),
     /// Rows, not rounded, for superblocks.
@@ -40,9 +44,11 @@ pub(crate) enum Inputs {
 pub(crate) enum Kind {
     /// See [`Inputs::Planes`].
     Planes,
-    /// See [`Inputs::ExactChunks`]. `offset` is subtracted from weights. `single_part` if the format has minimums, whose
-    /// products may cancel with those of large values, which is inexact with several parts.
+    /// See [`Inputs::ExactChunks`]. `offset` is subtracted from weights. `single_part` if the format has minimums: their
+    /// products may cancel those of large values, which is inexact with several parts.
     ExactChunks { offset: i32, single_part: bool },
+    /// See [`Inputs::EightBits`].
+    EightBits,
     /// See [`Inputs::RoundedChunks`].
     RoundedChunks { offset: i32, rounding: Rounding },
     /// See [`Inputs::ExactParts`].
@@ -63,9 +69,13 @@ impl Kind {
                 (isa.level() == Level::Avx2).then_some(Self::Many { form, rounding })
             }
             Some(rounding) => {
-                let kind = with_superblocks!(b.format(), _B => Self::RoundedParts, _ => {
-                    with_groups!(b.format(), B => Self::RoundedChunks { offset: B::OFFSET, rounding }, _ => return None)
-                });
+                let chunks = with_groups!(
+                    b.format(),
+                    B => Some(Self::RoundedChunks { offset: B::OFFSET, rounding }),
+                    _ => with_superblocks!(b.format(), _B => Some(Self::RoundedParts), _ => None)
+                )?;
+                let kind =
+                    with_eight_bits!(b.format(), _B => if rows == 1 { Self::EightBits } else { chunks }, _ => chunks);
                 (isa.level() >= Level::Avx2).then_some(kind)
             }
             // With AVX-512, floats are faster, because one instruction looks up the values of several weights.
@@ -93,6 +103,8 @@ impl Inputs {
                 let rows = each_row(a, |x| unsafe { exact_chunks_of(x, offset, single_part) });
                 rows.into_iter().collect::<Option<_>>().map_or(Self::Floats, Self::ExactChunks)
             }
+            // SAFETY: see above.
+            Kind::EightBits => Self::EightBits(unsafe { EightBits::new(a.row(0, 0, a.cols())) }),
             Kind::RoundedChunks { offset, rounding } => {
                 // SAFETY: see above.
                 Self::RoundedChunks(each_row(a, |x| unsafe { rounded_chunks_of(x, rounding, offset) }))
@@ -130,6 +142,11 @@ impl Inputs {
                     _ => return false
                 )
             }
+            Self::EightBits(a) => with_eight_bits!(
+                b.format(),
+                B => eight_bits::one_row::<B>(a, b, bias, c.row_mut(0)),
+                _ => return false
+            ),
             Self::RoundedChunks(a) => {
                 with_groups!(
                     b.format(),

@@ -8,6 +8,8 @@ mod chunks;
 #[cfg(target_arch = "x86_64")]
 mod digits;
 #[cfg(target_arch = "x86_64")]
+mod eight_bits;
+#[cfg(target_arch = "x86_64")]
 mod few_rows;
 #[cfg(target_arch = "x86_64")]
 mod groups;
@@ -131,6 +133,16 @@ macro_rules! with_narrow {
 }
 #[cfg(target_arch = "x86_64")]
 pub(crate) use with_narrow;
+
+/// Evaluates an expression with the block type of a format that stores integers of 8 bits, with a scale per 32 of them.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_eight_bits {
+    ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
+        $crate::packed::match_format!($format, $blocks, $done, $other, Q8_0 small, Zeroed8 published)
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use with_eight_bits;
 
 /// Evaluates an expression with the block type of a format that stores integers of more than five bits, with a scale
 /// per 32 of them.
