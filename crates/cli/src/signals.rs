@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// Whether Ctrl+C set [`STOP`].
+#[cfg(unix)]
 static BY_CTRL_C: AtomicBool = AtomicBool::new(false);
 
 /// Returns the flag that tells a resumable command to stop. From now on, the first `SIGTERM` or Ctrl+C only sets this

@@ -178,15 +178,22 @@ fn map(file: &File) -> std::io::Result<Mmap> {
     }
 }
 
+/// Reads `bytes.len()` bytes at an offset. Threads may read from the same file at once.
 #[cfg(unix)]
-/// Reads `bytes.len()` bytes at an offset, without moving the cursor.
 pub fn read_at(file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
 }
 
-#[cfg(not(unix))]
-pub(crate) fn read_at(mut file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
-    use std::io::{Read, Seek, SeekFrom};
-    file.seek(SeekFrom::Start(at))?;
-    file.read_exact(bytes)
+/// Reads `bytes.len()` bytes at an offset. Threads may read from the same file at once.
+#[cfg(windows)]
+pub fn read_at(file: &File, mut at: u64, mut bytes: &mut [u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, bytes, at) {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => (bytes, at) = (&mut bytes[read..], at + read as u64),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
