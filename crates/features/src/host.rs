@@ -6,7 +6,7 @@ use burn::tensor::{DType, Tensor};
 pub(crate) fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     let data = tensor.cast(DType::F32).into_data();
     match data.as_slice::<f32>() {
-        // Converting element by element takes ten times as long as moving the buffer.
+        // Moves the buffer instead of converting element by element.
         Ok(_) => data.try_into_vec().unwrap_or_default(),
         Err(_) => data.iter().collect(),
     }

@@ -2,7 +2,7 @@
 //! scale per 32 integers.
 
 use super::blocks::{GROUP, SUPERBLOCK};
-use super::digits::exact_integers;
+use super::digits::{exact_integers, take_digits};
 use super::few_rows::Piece;
 use super::groups::{GROUPS, PAIRS};
 use super::rounding::{Rounding, rounded};
@@ -21,7 +21,7 @@ pub(crate) struct Chunk<const DIGITS: usize> {
     pub(crate) scales: [f32; GROUPS],
     /// The sum of each group's values. If several chunks cover the same values, only the first one has sums.
     pub(crate) sums: [f32; GROUPS],
-    /// Index of the chunk. In an exact row, several chunks can cover the same values, which are the sums of theirs.
+    /// Index of the chunk. In an exact row, several chunks that cover the same values are summed.
     number: usize,
 }
 
@@ -41,11 +41,7 @@ impl<const DIGITS: usize> Chunk<DIGITS> {
         for (half, integers) in integers.as_chunks::<16>().0.iter().enumerate() {
             let mut left = *integers;
             for digits in self.digits.iter_mut().rev() {
-                let to = &mut digits[pair][GROUP * half + 16 * second..][..16];
-                for (left, to) in left.iter_mut().zip(to) {
-                    *to = *left as i8;
-                    *left = (*left - i32::from(*to)) >> 8;
-                }
+                take_digits(&mut left, &mut digits[pair][GROUP * half + 16 * second..][..16]);
             }
             let to = &mut self.offset_products[pair][4 * second..];
             for (integers, to) in integers.as_chunks::<4>().0.iter().zip(to) {

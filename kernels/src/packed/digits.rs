@@ -42,10 +42,7 @@ impl<const DIGITS: usize> Part<DIGITS> {
         let mut part = Self { digits, digit_sums, unit, block, only: true };
         let mut left = *integers;
         for digit in (0..DIGITS).rev() {
-            for (left, to) in left.iter_mut().zip(&mut part.digits[digit]) {
-                *to = *left as i8;
-                *left = (*left - i32::from(*to)) >> 8;
-            }
+            take_digits(&mut left, &mut part.digits[digit]);
             for run in 0..RUNS {
                 let mut sum = 0;
                 for x in &part.digits[digit][16 * run..][..16] {
@@ -61,6 +58,15 @@ impl<const DIGITS: usize> Part<DIGITS> {
 impl<const DIGITS: usize> Piece for Part<DIGITS> {
     fn number(&self) -> usize {
         self.block
+    }
+}
+
+/// Splits off the lowest digit of each integer.
+#[inline(always)]
+pub(crate) fn take_digits(left: &mut [i32], digits: &mut [i8]) {
+    for (left, digit) in left.iter_mut().zip(digits) {
+        *digit = *left as i8;
+        *left = (*left - i32::from(*digit)) >> 8;
     }
 }
 

@@ -1,5 +1,5 @@
-//! Products of one row, rounded to 8 bits, with weights of 8 bits. Reading four columns at once is a tenth faster than
-//! reading one at a time in chunks.
+//! Products of one row, rounded to 8 bits, with weights of 8 bits. For long columns, reading four columns at once is
+//! faster than reading one at a time in chunks.
 
 use std::arch::x86_64::*;
 use std::array::from_fn;

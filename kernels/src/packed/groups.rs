@@ -12,7 +12,7 @@ pub(crate) const GROUPS: usize = 2 * PAIRS;
 
 /// A block format with one scale per 32 integers.
 pub(crate) trait Groups: Integers {
-    /// Bytes from one group's codes to those of the next.
+    /// Bytes from the codes of one group to the codes of the next.
     const STRIDE: usize = Self::BYTES;
     /// Whether four products of an unsigned weight (minus [`Groups::OFFSET`]) and a digit fit in 16 bits, and eight
     /// products of such a weight and a number of three digits in 32.

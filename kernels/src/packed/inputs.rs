@@ -45,7 +45,7 @@ pub(crate) enum Kind {
     /// See [`Inputs::Planes`].
     Planes,
     /// See [`Inputs::ExactChunks`]. `offset` is subtracted from weights. `single_part` if the format has minimums: their
-    /// products may cancel those of large values, which is inexact with several parts.
+    /// products may cancel the products of large values, which is inexact with several parts.
     ExactChunks { offset: i32, single_part: bool },
     /// See [`Inputs::EightBits`].
     EightBits,
@@ -69,13 +69,15 @@ impl Kind {
                 (isa.level() == Level::Avx2).then_some(Self::Many { form, rounding })
             }
             Some(rounding) => {
-                let chunks = with_groups!(
+                let several = with_groups!(
                     b.format(),
-                    B => Some(Self::RoundedChunks { offset: B::OFFSET, rounding }),
-                    _ => with_superblocks!(b.format(), _B => Some(Self::RoundedParts), _ => None)
-                )?;
-                let kind =
-                    with_eight_bits!(b.format(), _B => if rows == 1 { Self::EightBits } else { chunks }, _ => chunks);
+                    B => Self::RoundedChunks { offset: B::OFFSET, rounding },
+                    _ => with_superblocks!(b.format(), _B => Self::RoundedParts, _ => return None)
+                );
+                let kind = match rows {
+                    1 => with_eight_bits!(b.format(), _B => Self::EightBits, _ => several),
+                    _ => several,
+                };
                 (isa.level() >= Level::Avx2).then_some(kind)
             }
             // With AVX-512, floats are faster, because one instruction looks up the values of several weights.

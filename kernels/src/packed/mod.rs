@@ -149,8 +149,8 @@ pub(crate) use with_eight_bits;
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_wide {
     ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
-        $crate::packed::match_format!($format, $blocks, $done, $other,
-            Q8_0 small, Iq4Nl small, Zeroed4 published, Zeroed8 published, Iq4Xs superblocks)
+        with_eight_bits!($format, $blocks => $done, _ => $crate::packed::match_format!($format, $blocks, $done, $other,
+            Iq4Nl small, Zeroed4 published, Iq4Xs superblocks))
     };
 }
 #[cfg(target_arch = "x86_64")]
