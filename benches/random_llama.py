@@ -109,7 +109,7 @@ def write_gguf():
         data.append((count, of_block, scales))
         end += -(-count // 32) * 32
     head = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(fields)) + b"".join(field(*one) for one in fields.items()) + infos
-    scale = numpy.frombuffer(numpy.float16(2e-4).tobytes(), numpy.uint8)
+    scale, least = (numpy.frombuffer(numpy.float16(number).tobytes(), numpy.uint8) for number in (2e-4, 1.5e-3))
     with open(args.folder / "model.gguf", "wb") as file:
         file.write(head + b"\0" * (-len(head) % 32))
         for count, of_block, scales in data:
@@ -119,6 +119,11 @@ def write_gguf():
                 block = numpy.random.default_rng(0).integers(0, 256, (4096, of_block), numpy.uint8)
                 for at in scales:
                     block[:, at : at + 2] = scale
+                if of_block == 144:
+                    # Minimums are 7.5 times the scales, so that the weights have a mean near zero.
+                    block[:, 2:4] = least
+                    block[:, 8:12] = block[:, 4:8]
+                    block[:, 12:16] = block[:, 12:16] % 16 * 17
                 block = block.reshape(-1)
             left = count
             while left > 0:

@@ -223,13 +223,16 @@ fn products_of_extreme_values_are_exact() {
 fn large_values_at_small_weights_are_exact() {
     each_isa(|isa| {
         let mut random = Random(7);
-        for format in [Format::Q4_0, Format::Q4_1, Format::Q5_0, Format::Q5_1, Format::Q8_0, Format::Iq4Nl] {
+        let of_blocks = [Format::Q4_0, Format::Q4_1, Format::Q5_0, Format::Q5_1, Format::Q8_0, Format::Iq4Nl];
+        for format in of_blocks.into_iter().chain([Format::Q4K, Format::Q5K]) {
             let (k, n) = (256, 4);
             let mut bytes = blocks(&mut random, format, k, n);
-            for column in bytes.chunks_exact_mut(8 * format.bytes()) {
-                column[..2].fill(0);
-                if matches!(format, Format::Q4_1 | Format::Q5_1) {
-                    column[2..4].fill(0);
+            for column in bytes.chunks_exact_mut(k / format.values() * format.bytes()) {
+                match format {
+                    // The first of eight 6-bit scales, and the first minimum.
+                    Format::Q4K | Format::Q5K => [4, 8].iter().for_each(|at| column[*at] &= 0xc0),
+                    Format::Q4_1 | Format::Q5_1 => column[..4].fill(0),
+                    _ => column[..2].fill(0),
                 }
             }
             let packed = Packed::new(&bytes, format, k, Order::AsIs);
@@ -237,6 +240,55 @@ fn large_values_at_small_weights_are_exact() {
             packed.decode(&mut numbers);
             let mut a = random.floats(k);
             a[32..].iter_mut().for_each(|x| *x *= 1e-6);
+            let mut c = vec![0.0; n];
+            gemm_serial(View2::row_major(&a, 1, k), packed, None, &mut c, n);
+            for (j, c) in c.into_iter().enumerate() {
+                let products = a.iter().zip(&numbers[j * k..]).map(|(a, b)| f64::from(*a) * f64::from(*b));
+                let (sum, total): (f64, f64) = products.fold((0.0, 0.0), |(sum, all), x| (sum + x, all + x.abs()));
+                let error = (f64::from(c) - sum).abs() / total;
+                assert!(error <= 1e-6, "{isa:?}, {format:?}: {error:e}");
+            }
+        }
+    });
+}
+
+/// The weight of a value that is much larger than all others is zero because the minimum cancels the integer.
+#[test]
+fn large_values_at_weights_of_zero_are_exact() {
+    each_isa(|isa| {
+        let mut random = Random(8);
+        for format in [Format::Q4_1, Format::Q5_1, Format::Q4K, Format::Q5K] {
+            let (k, n) = (256, 4);
+            let mut bytes = blocks(&mut random, format, k, n);
+            for column in bytes.chunks_exact_mut(k / format.values() * format.bytes()) {
+                // The first group has the scale 1 and the minimum 7, and its first integer is 7.
+                let [one, minus_seven] = [1.0, -7.0].map(|number| half::f16::from_f32(number).to_le_bytes());
+                column[..2].copy_from_slice(&one);
+                match format {
+                    Format::Q4_1 | Format::Q5_1 => column[2..4].copy_from_slice(&minus_seven),
+                    _ => {
+                        column[2..4].copy_from_slice(&one);
+                        column[4] = column[4] & 0xc0 | 1;
+                        column[8] = column[8] & 0xc0 | 7;
+                    }
+                }
+                let (low, fifth) = match format {
+                    Format::Q4_1 => (4, None),
+                    Format::Q5_1 => (8, Some(4)),
+                    Format::Q4K => (16, None),
+                    _ => (48, Some(16)),
+                };
+                column[low] = column[low] & 0xf0 | 7;
+                if let Some(at) = fifth {
+                    column[at] &= 0xfe;
+                }
+            }
+            let packed = Packed::new(&bytes, format, k, Order::AsIs);
+            let mut numbers = vec![0.0; n * k];
+            packed.decode(&mut numbers);
+            assert!(numbers.iter().step_by(k).all(|weight| *weight == 0.0), "{format:?}");
+            let mut a = random.floats(k);
+            a[0] = 1_234_568_064.0;
             let mut c = vec![0.0; n];
             gemm_serial(View2::row_major(&a, 1, k), packed, None, &mut c, n);
             for (j, c) in c.into_iter().enumerate() {

@@ -4,11 +4,31 @@ use std::arch::x86_64::*;
 
 use super::blocks::{Integers, Scales, look_up};
 
-/// Pairs of groups in a chunk. Group `p` and group `p + PAIRS` are a pair, so that the scale of each is in its half of
-/// a vector of the eight scales.
+/// Pairs of groups in a chunk. Pair `p` consists of groups `2 * p` and `2 * p + 1`.
 pub(crate) const PAIRS: usize = 4;
 /// Groups of a chunk.
 pub(crate) const GROUPS: usize = 2 * PAIRS;
+
+/// Index of a group's scale in a vector of scales: even groups come first, so that the scale of each group of a pair is
+/// in that group's half of the vector.
+pub(crate) const fn place(group: usize) -> usize {
+    group / 2 + group % 2 * PAIRS
+}
+
+/// Evaluates `$each` for every pair of a chunk, with the pair as a constant.
+macro_rules! each_pair {
+    ($pair:ident => $each:expr) => {
+        each_pair!(@ 0, $pair => $each);
+        each_pair!(@ 1, $pair => $each);
+        each_pair!(@ 2, $pair => $each);
+        each_pair!(@ 3, $pair => $each);
+    };
+    (@ $number:literal, $pair:ident => $each:expr) => {{
+        const $pair: usize = $number;
+        $each
+    }};
+}
+pub(crate) use each_pair;
 
 /// A block format with one scale per 32 integers.
 pub(crate) trait Groups: Integers {
@@ -19,6 +39,9 @@ pub(crate) trait Groups: Integers {
     const NARROW: bool = Self::RANGE.1 - Self::RANGE.0 < 32;
     /// Offset subtracted from integers before they are multiplied.
     const OFFSET: i32 = if Self::NARROW { Self::RANGE.0 } else { 0 };
+    /// Factor of [`Chunk::sums_of_eight`](super::chunks::Chunk::sums_of_eight) in exact rows; in rounded rows, it is
+    /// [`Groups::OFFSET`].
+    const SUM_FACTOR: i32 = if Self::MINUS { 1 } else { Self::OFFSET };
 
     /// Whether each block of 32 starts with a scale of type `f16`, followed by a minimum of this type if
     /// [`Integers::MINUS`].
@@ -27,7 +50,7 @@ pub(crate) trait Groups: Integers {
     /// code itself.
     const TABLE: Option<&'static [i8; 16]> = None;
 
-    /// The scales and offsets of a chunk's groups.
+    /// The scales and offsets of a chunk's groups, at their [`place`]s.
     ///
     /// # Safety
     /// The CPU has AVX2 and F16C.
@@ -46,8 +69,10 @@ pub(crate) trait Groups: Integers {
         let runs = Self::VALUES / Self::RUN;
         for (block, bytes) in chunk.chunks_exact(Self::BYTES).enumerate() {
             let own = Self::scales::<true>(bytes);
-            scales.scale[block * runs..][..runs].copy_from_slice(own.scale.as_ref());
-            scales.minus[block * runs..][..runs].copy_from_slice(own.minus.as_ref());
+            for (run, (scale, minus)) in own.scale.as_ref().iter().zip(own.minus.as_ref()).enumerate() {
+                let at = place(block * runs + run);
+                (scales.scale[at], scales.minus[at]) = (*scale, *minus);
+            }
         }
         // SAFETY: eight floats each; the CPU has AVX2 (the contract).
         unsafe {
@@ -55,24 +80,24 @@ pub(crate) trait Groups: Integers {
         }
     }
 
-    /// Loads the integers of a pair of groups, minus [`Groups::OFFSET`]: the first 16 of both, and the last 16 of both.
+    /// Loads the integers of pair `P` of groups, minus [`Groups::OFFSET`]: the first 16 of both, and the last 16 of both.
     ///
     /// # Safety
-    /// `chunk` points to a chunk, `pair` is less than [`PAIRS`], and the CPU has AVX2.
+    /// `chunk` points to a chunk, `P` is less than [`PAIRS`], and the CPU has AVX2.
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
-    unsafe fn pair(chunk: *const u8, pair: usize) -> [__m256i; 2] {
+    unsafe fn pair<const P: usize>(chunk: *const u8) -> [__m256i; 2] {
         let group = |group: usize| chunk.wrapping_add(Self::STRIDE * group);
         // SAFETY: two groups of the chunk, and codes below 16; the rest is arithmetic on registers.
         unsafe {
             if let Some((at, _)) = Self::CODES {
-                let codes = pair_of_nibbles(group(pair).wrapping_add(at), group(pair + PAIRS).wrapping_add(at));
+                let codes = pair_of_nibbles(group(2 * P).wrapping_add(at), group(2 * P + 1).wrapping_add(at));
                 return match Self::TABLE {
                     Some(table) => [look_up(table, codes[0]), look_up(table, codes[1])],
                     None => codes,
                 };
             }
-            let (first, second) = (Self::load::<0>(group(pair)), Self::load::<0>(group(pair + PAIRS)));
+            let (first, second) = (Self::load::<0>(group(2 * P)), Self::load::<0>(group(2 * P + 1)));
             let halves =
                 [_mm256_permute2x128_si256::<0x20>(first, second), _mm256_permute2x128_si256::<0x31>(first, second)];
             let offset = _mm256_set1_epi8(Self::OFFSET as i8);
@@ -81,7 +106,7 @@ pub(crate) trait Groups: Integers {
     }
 }
 
-/// Eight numbers of type `f16`, `stride` bytes apart.
+/// Eight numbers of type `f16`, `stride` bytes apart, at their [`place`]s.
 ///
 /// # Safety
 /// The CPU has AVX2 and F16C.
@@ -94,18 +119,19 @@ unsafe fn load_f16s(chunk: &[u8], at: usize, stride: usize) -> __m256 {
         let number = |i: usize| first.wrapping_add(stride * i).cast::<i16>().read_unaligned();
         _mm256_cvtph_ps(_mm_setr_epi16(
             number(0),
-            number(1),
             number(2),
-            number(3),
             number(4),
-            number(5),
             number(6),
+            number(1),
+            number(3),
+            number(5),
             number(7),
         ))
     }
 }
 
-/// The 4-bit codes of two groups: the low bits of both, which are the first 16 codes, and the high bits.
+/// The 4-bit codes of two groups: the first 16 codes of both, which are the low bits, and the last 16, which are the
+/// high bits.
 ///
 /// # Safety
 /// Both point to 16 bytes; the CPU has AVX2.

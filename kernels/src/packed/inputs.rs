@@ -1,6 +1,5 @@
 //! Rows of A, converted once for all tasks of a product with quantized weights.
 
-use super::blocks::Integers;
 use super::chunk_products::ChunkProducts;
 use super::chunks::{Chunk, exact_chunks, rounded_chunks};
 use super::digits::{Part, exact_parts, rounded_parts};
@@ -10,8 +9,8 @@ use super::many_rows::{ManyRows, RowsForm};
 use super::planes::Planes;
 use super::superblock_products::SuperblockProducts;
 use super::{
-    Packed, Rounding, eight_bits, few_rows, integers, with_eight_bits, with_groups, with_integers, with_narrow,
-    with_superblocks, with_wide,
+    Packed, Rounding, eight_bits, few_rows, integers, with_affine, with_eight_bits, with_groups, with_integers,
+    with_narrow, with_sixteens, with_superblocks, with_wide,
 };
 use crate::gemv::MAX_ROWS;
 use crate::isa::{Isa, Level};
@@ -23,15 +22,15 @@ use crate::view::{OutTile, View2};
 pub(crate) enum Inputs {
     /// One row, not rounded, for formats with one scale per 32 integers of more than five bits.
     Planes(Planes),
-    /// Rows, not rounded, for formats with one scale per 32 integers of at most five bits.
+    /// Rows, not rounded, for formats with one scale per 32 integers of at most five bits, also in superblocks.
     ExactChunks(Vec<Vec<Chunk<3>>>),
     /// One rounded row, for formats with one scale per 32 integers of 8 bits.
     EightBits(EightBits),
-    /// Rounded rows, for formats with one scale per 32 integers.
+    /// Rounded rows, for formats with one scale per 32 integers, except `Q4_K` and `Q5_K`.
     RoundedChunks(Vec<Vec<Chunk<1>>>),
-    /// Rows, not rounded, for superblocks.
+    /// Rows, not rounded, for formats with one scale per 16 integers.
     ExactParts(Vec<Vec<Part<3>>>),
-    /// Rounded rows, for superblocks.
+    /// Rounded rows, for `Q2_K` to `Q6_K`.
     RoundedParts(Vec<Vec<Part<1>>>),
     /// Many rounded rows.
     Many(ManyRows),
@@ -44,13 +43,12 @@ pub(crate) enum Inputs {
 pub(crate) enum Kind {
     /// See [`Inputs::Planes`].
     Planes,
-    /// See [`Inputs::ExactChunks`]. `offset` is subtracted from weights. `single_part` if the format has minimums: their
-    /// products may cancel the products of large values, which is inexact with several parts.
-    ExactChunks { offset: i32, single_part: bool },
+    /// See [`Inputs::ExactChunks`] and [`Groups::SUM_FACTOR`].
+    ExactChunks { sum_factor: i32 },
     /// See [`Inputs::EightBits`].
     EightBits,
     /// See [`Inputs::RoundedChunks`].
-    RoundedChunks { offset: i32, rounding: Rounding },
+    RoundedChunks { sum_factor: i32, rounding: Rounding },
     /// See [`Inputs::ExactParts`].
     ExactParts,
     /// See [`Inputs::RoundedParts`].
@@ -71,7 +69,7 @@ impl Kind {
             Some(rounding) => {
                 let several = with_groups!(
                     b.format(),
-                    B => Self::RoundedChunks { offset: B::OFFSET, rounding },
+                    B => Self::RoundedChunks { sum_factor: B::OFFSET, rounding },
                     _ => with_superblocks!(b.format(), _B => Self::RoundedParts, _ => return None)
                 );
                 let kind = match rows {
@@ -82,13 +80,13 @@ impl Kind {
             }
             // With AVX-512, floats are faster, because one instruction looks up the values of several weights.
             None if isa.level() != Level::Avx2 || rows > MAX_ROWS => None,
-            None => with_superblocks!(b.format(), _B => Some(Self::ExactParts), _ => {
-                with_narrow!(
+            None => with_affine!(b.format(), B => Some(Self::ExactChunks { sum_factor: B::SUM_FACTOR }), _ => {
+                with_sixteens!(b.format(), _B => Some(Self::ExactParts), _ => with_narrow!(
                     b.format(),
                     // With more rows, floats are as fast.
-                    B => (rows < 4).then_some(Self::ExactChunks { offset: B::OFFSET, single_part: B::MINUS }),
+                    B => (rows < 4).then_some(Self::ExactChunks { sum_factor: B::SUM_FACTOR }),
                     _ => with_wide!(b.format(), _B => (rows == 1).then_some(Self::Planes), _ => None)
-                )
+                ))
             }),
         }
     }
@@ -100,16 +98,16 @@ impl Inputs {
         match kind {
             // SAFETY: see above.
             Kind::Planes => unsafe { Planes::new(a.row(0, 0, a.cols())) }.map_or(Self::Floats, Self::Planes),
-            Kind::ExactChunks { offset, single_part } => {
+            Kind::ExactChunks { sum_factor } => {
                 // SAFETY: see above.
-                let rows = each_row(a, |x| unsafe { exact_chunks_of(x, offset, single_part) });
+                let rows = each_row(a, |x| unsafe { exact_chunks_of(x, sum_factor) });
                 rows.into_iter().collect::<Option<_>>().map_or(Self::Floats, Self::ExactChunks)
             }
             // SAFETY: see above.
             Kind::EightBits => Self::EightBits(unsafe { EightBits::new(a.row(0, 0, a.cols())) }),
-            Kind::RoundedChunks { offset, rounding } => {
+            Kind::RoundedChunks { sum_factor, rounding } => {
                 // SAFETY: see above.
-                Self::RoundedChunks(each_row(a, |x| unsafe { rounded_chunks_of(x, rounding, offset) }))
+                Self::RoundedChunks(each_row(a, |x| unsafe { rounded_chunks_of(x, rounding, sum_factor) }))
             }
             Kind::ExactParts => {
                 // SAFETY: see above.
@@ -138,10 +136,14 @@ impl Inputs {
                 with_wide!(b.format(), B => integers::one_row::<B>(a, b, bias, c.row_mut(0)), _ => return false)
             }
             Self::ExactChunks(a) => {
-                with_narrow!(
+                with_affine!(
                     b.format(),
                     B => few_rows::rows::<ChunkProducts<B>, _>(&a[rows], b, bias, c),
-                    _ => return false
+                    _ => with_narrow!(
+                        b.format(),
+                        B => few_rows::rows::<ChunkProducts<B>, _>(&a[rows], b, bias, c),
+                        _ => return false
+                    )
                 )
             }
             Self::EightBits(a) => with_eight_bits!(
@@ -157,7 +159,7 @@ impl Inputs {
                 )
             }
             Self::ExactParts(a) => {
-                with_superblocks!(
+                with_sixteens!(
                     b.format(),
                     B => few_rows::rows::<SuperblockProducts<B>, _>(&a[rows], b, bias, c),
                     _ => return false
@@ -211,13 +213,13 @@ fn each_row<T: Default + Send>(a: View2, convert: impl Fn(&[f32]) -> T + Send + 
 // The conversions are portable code, compiled here with wider vectors.
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn exact_chunks_of(x: &[f32], offset: i32, single_part: bool) -> Option<Vec<Chunk<3>>> {
-    exact_chunks(x, offset, single_part)
+fn exact_chunks_of(x: &[f32], sum_factor: i32) -> Option<Vec<Chunk<3>>> {
+    exact_chunks(x, sum_factor)
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn rounded_chunks_of(x: &[f32], rounding: Rounding, offset: i32) -> Vec<Chunk<1>> {
-    rounded_chunks(x, rounding, offset)
+fn rounded_chunks_of(x: &[f32], rounding: Rounding, sum_factor: i32) -> Vec<Chunk<1>> {
+    rounded_chunks(x, rounding, sum_factor)
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

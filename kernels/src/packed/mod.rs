@@ -122,8 +122,7 @@ macro_rules! match_format {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use match_format;
 
-/// Evaluates an expression with the block type of a format that stores integers of at most five bits, with a scale per
-/// 32 of them.
+/// Evaluates an expression with the block type of a format with blocks of 32 integers of at most five bits.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_narrow {
     ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
@@ -166,12 +165,33 @@ macro_rules! with_groups {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use with_groups;
 
+/// Evaluates an expression with the block type of a format that stores superblocks of integers of at most five bits,
+/// with a scale and a minimum per 32 of them.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_affine {
+    ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
+        $crate::packed::match_format!($format, $blocks, $done, $other, Q4K superblocks, Q5K superblocks)
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use with_affine;
+
+/// Evaluates an expression with the block type of a format that stores integers, with a scale per 16 of them.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_sixteens {
+    ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
+        $crate::packed::match_format!($format, $blocks, $done, $other,
+            Q2K superblocks, Q3K superblocks, Q6K superblocks)
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use with_sixteens;
+
 /// Evaluates an expression with the block type of a format whose scales are integers, too.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_superblocks {
     ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
-        $crate::packed::match_format!($format, $blocks, $done, $other,
-            Q2K superblocks, Q3K superblocks, Q4K superblocks, Q5K superblocks, Q6K superblocks)
+        with_affine!($format, $blocks => $done, _ => with_sixteens!($format, $blocks => $done, _ => $other))
     };
 }
 #[cfg(target_arch = "x86_64")]

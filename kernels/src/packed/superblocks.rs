@@ -8,7 +8,7 @@ use std::array::from_fn;
 use super::blocks::{COUNTED, look_up, named, nibbles, sixteen};
 use super::blocks::{GROUP, Integers, Scales, half};
 #[cfg(target_arch = "x86_64")]
-use super::groups::Groups;
+use super::groups::{GROUPS, Groups};
 #[cfg(target_arch = "x86_64")]
 use super::small::NONLINEAR_FLOATS;
 use super::small::{NONLINEAR, nibbles_of};
@@ -108,6 +108,94 @@ macro_rules! affine_superblocks {
 }
 #[cfg(target_arch = "x86_64")]
 affine_superblocks!(Q4K, Q5K);
+
+/// Scales and offsets of a block's eight groups, as [`Groups::chunk_scales`] returns them. In a block, they follow the
+/// two factors by which they are multiplied.
+///
+/// # Safety
+/// `block` is a whole block; the CPU has AVX2 and F16C.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
+unsafe fn affine_scales(block: &[u8]) -> Scales<__m256> {
+    let [scales, minimums] = six_bits(&block[4..16]);
+    let times = |by: f32, integers: [u8; GROUPS]| {
+        // SAFETY: arithmetic on registers.
+        unsafe {
+            let integers = _mm_cvtsi64_si128(i64::from_le_bytes(integers));
+            let sorted = _mm_shuffle_epi8(integers, _mm_cvtsi64_si128(0x0705_0301_0604_0200));
+            _mm256_mul_ps(_mm256_set1_ps(by), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(sorted)))
+        }
+    };
+    Scales { scale: times(half::<true>(block, 0), scales), minus: times(half::<true>(block, 2), minimums) }
+}
+
+/// The low four bits of 16 bytes, and then their high four bits.
+///
+/// # Safety
+/// `from` points to 16 bytes; the CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+unsafe fn low_and_high(from: *const u8) -> __m256i {
+    // SAFETY: guaranteed by the contract; the rest is arithmetic on registers.
+    unsafe {
+        let both = _mm256_broadcastsi128_si256(_mm_loadu_si128(from.cast()));
+        let shifted = _mm256_srlv_epi32(both, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
+        _mm256_and_si256(shifted, _mm256_set1_epi8(15))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Groups for Q4K {
+    #[inline(always)]
+    unsafe fn chunk_scales(chunk: &[u8]) -> Scales<__m256> {
+        // SAFETY: a chunk is a block; the rest is guaranteed by the contract.
+        unsafe { affine_scales(chunk) }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads with the same contract
+    unsafe fn pair<const P: usize>(chunk: *const u8) -> [__m256i; 2] {
+        let from = chunk.wrapping_add(16 + 32 * P);
+        // SAFETY: 32 of the last 128 of a block's 144 bytes.
+        unsafe { [low_and_high(from), low_and_high(from.wrapping_add(16))] }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Groups for Q5K {
+    #[inline(always)]
+    unsafe fn chunk_scales(chunk: &[u8]) -> Scales<__m256> {
+        // SAFETY: a chunk is a block; the rest is guaranteed by the contract.
+        unsafe { affine_scales(chunk) }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // four loads, then plain arithmetic on them
+    unsafe fn pair<const P: usize>(chunk: *const u8) -> [__m256i; 2] {
+        let (low, fifth) = (chunk.wrapping_add(48 + 32 * P), chunk.wrapping_add(16));
+        // SAFETY: 32 of the last 128 of a block's 176 bytes, and the 32 bytes of fifth bits, of which a bit per group
+        // is used; the rest is arithmetic on registers.
+        unsafe {
+            let high = |from: *const u8| {
+                let bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128(from.cast()));
+                // Shift bits 2 * P and 2 * P + 1 to bit 4.
+                let shifted = match P {
+                    0 => _mm256_sllv_epi32(bytes, _mm256_setr_epi32(4, 4, 4, 4, 3, 3, 3, 3)),
+                    1 => _mm256_sllv_epi32(bytes, _mm256_setr_epi32(2, 2, 2, 2, 1, 1, 1, 1)),
+                    2 => _mm256_srlv_epi32(bytes, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1)),
+                    _ => _mm256_srlv_epi32(bytes, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3)),
+                };
+                _mm256_and_si256(shifted, _mm256_set1_epi8(16))
+            };
+            [
+                _mm256_or_si256(low_and_high(low), high(fifth)),
+                _mm256_or_si256(low_and_high(low.wrapping_add(16)), high(fifth.wrapping_add(16))),
+            ]
+        }
+    }
+}
 
 /// Decodes eight 6-bit scales and eight 6-bit minimums from 12 bytes.
 #[inline(always)]
