@@ -93,7 +93,6 @@ pub(crate) fn random_cross_layer(model: &HookedTransformer, seed: u64) -> Transc
     let all = cross_layer(model.config().n_layers(), model.config().d_model(), folder.path(), reads, writes);
     // From here on, weights are read from their files.
     all.layers().iter().for_each(|layer| drop(layer.weights().unwrap()));
-    std::mem::forget(folder);
     all
 }
 
