@@ -15,20 +15,20 @@ transformers initializes them, and tied embeddings) as `config.json` and `model.
 `pairs.jsonl`, which `hooklens attribute --pairs` reads: prompts of 15 ids, 5 of which differ in the corrupted prompt.
 The metric is the logit difference at the last position.
 
-`attribute` is `eap.attribute.attribute` with "EAP-IG-inputs". It writes the scores to FOLDER/circuit.json
-(`Graph.to_json`), which the other two commands read. `curve` is MIB's `evaluate_area_under_curve`: ten circuits, the
-empty circuit and the plain run. `attribute` and `curve` use token ids, without a tokenizer or a BOS token, and run on
-the CPU instead of CUDA.
+`attribute` runs `eap.attribute.attribute` with "EAP-IG-inputs". It writes the scores to FOLDER/circuit.json
+(`Graph.to_json`), which `curve` and `transformer-lens-4` read. `curve` runs MIB's `evaluate_area_under_curve`: ten
+circuits, the empty circuit and the plain run. `attribute` and `curve` use token ids, without a tokenizer or a BOS
+token, and run on the CPU instead of CUDA.
 
 `transformer-lens-4` calls `faithfulness` for the same circuits (the edges at every position) and each pair, since it
 takes one pair at a time. Each call also runs the corrupted prompt twice, the clean prompt, and the circuit without each
-of the four classes of edges. It does not prune, which changes nothing if activations are patched. `faithfulnesses` are
-computed from the mean metrics, as MIB does, and agree with those of `curve`.
+of the four classes of edges. It does not prune the circuits, which changes nothing if activations are patched.
+`faithfulnesses` are computed from the mean metrics, as MIB does, and agree with those of `curve`.
 
-Each prints one line of JSON. `seconds` is the time of the calls named above, with the model loaded and after one
-untimed run of the model. `cpu_seconds` is the CPU time that all threads spent in them; if it is less than `seconds`,
-other programs took the cores. `peak_mb` is the maximum resident memory in that time, `loaded_mb` the memory before, and
-`extra_mb` the difference.
+Each command except `make` prints one line of JSON. `seconds` is the time of the calls named above, with the model
+loaded and after one untimed run of the model. `cpu_seconds` is the CPU time that all threads spent in them; if it is
+less than `seconds`, other programs took the cores. `peak_mb` is the maximum resident memory in that time, `loaded_mb`
+the memory before, and `extra_mb` the difference.
 """
 
 import argparse

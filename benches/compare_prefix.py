@@ -7,7 +7,7 @@
 Runs 32 suffixes of 8 tokens after a prefix of 256, with GPT-2 small's shape in f32 and logits at every position.
 TransformerLens requires one cache row per batch row. Its prefix is therefore either repeated, as if it had been run at
 that batch size, or expanded as a view (a trick that users may know), which each layer then copies. Memory is the peak
-in addition to the loaded model.
+minus the memory of the loaded model.
 """
 
 import re

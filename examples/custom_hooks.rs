@@ -36,7 +36,7 @@ fn main() -> Result<(), hooklens::Error> {
     let without_first_layer = model.hooks([hook::attn_out(0).edit(|x, _| x.zeros_like())]);
     println!("without layer 0's attention it predicts {:?}", next(without_first_layer.forward_with(&tokens, last())?)?);
     let cache = without_first_layer.record(&tokens, hook::pattern(1))?;
-    println!("and its layer 1 pattern is {:?}", cache.get(hook::pattern(1))?.dims());
+    println!("and its layer 1 pattern has shape {:?}", cache.get(hook::pattern(1))?.dims());
 
     // Invalid requests are rejected before anything runs.
     for request in ["blocks.1.attn.hook_patern", "blocks.7.attn.hook_z", "*hook_mlp_out"] {

@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Ablated edges carry what the sender wrote on the corrupted prompt.
     let patching = Patching::ablating(&model, clean, Ablation::Resample(corrupted.into()), metric)?;
 
-    // Discover: gradients, averaged while all edges are ablated more and more.
+    // Discover: gradients, averaged over steps that ablate all edges by a growing fraction.
     let scores = patching.discover(&Discovery::MaskGradients(5))?;
     for (sender, receiver, score) in scores.largest(8) {
         println!("{:<6} -> {:<8} {score:+.2}", sender.to_string(), receiver.to_string());
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let found = patching.adversarial_ablation(&circuit, &Adversary::new().steps(10))?;
     println!("faithfulness {:.2}; the worst {} edges ablated: {:.2}", found.all, found.ablated.len(), found.worst);
 
-    // Break: without one edge at a time, and without a head.
+    // Break: remove one edge at a time, and then a head.
     for (sender, receiver, loss) in patching.minimality(&circuit)?.into_iter().take(5) {
         println!("without {sender} -> {receiver}: {loss:+.2}");
     }

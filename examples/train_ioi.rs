@@ -53,7 +53,7 @@ fn train(folder: &str) -> Result<(), Box<dyn std::error::Error>> {
         model = model.map_weights(|weights| optimizer.step(rate, weights, gradients));
     }
     model.save_pretrained(folder)?;
-    // The tokenizer reads from the configuration which token is the BOS token.
+    // The tokenizer takes the id of the BOS token from the configuration.
     let path = Path::new(folder).join("config.json");
     let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path)?)?;
     config["bos_token_id"] = 0.into();

@@ -6,9 +6,9 @@
 Items are the types, traits, functions and constants that `src/` re-exports, their inherent public functions, and the
 functions of the traits. Public fields of structs are counted separately. A module that is re-exported as a whole
 (`hook`) counts with everything in it. `--types` also prints the number of functions and fields of each type, largest
-first. The source is read as text, formatted by rustfmt. Exits with an error if there are more than `LIMITS`: the
-interface should shrink, so lower them when it does, and raise them only for what users can do with it that they could
-not before.
+first. The source is read as text, and must be formatted by rustfmt. Exits with an error if there are more items or
+fields than `LIMITS` allows. The interface should shrink: lower the limits when it does, and raise them only if users
+can then do something that they could not do before.
 """
 
 import re

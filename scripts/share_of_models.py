@@ -3,8 +3,8 @@
     python scripts/share_of_models.py target/release/hooklens architectures.json [--missing 40]
 
 The second file has a count for each architecture: {"LlamaForCausalLM": 4312, ...}. `--missing` lists the most frequent
-architectures that are not loaded. Architectures that hooklens does not list, and loads only because they
-differ from Llama only in name, count as not loaded.
+architectures that are not loaded. Unlisted architectures, which hooklens loads if they differ from Llama only in name,
+count as not loaded.
 """
 
 import argparse

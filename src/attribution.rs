@@ -4,7 +4,7 @@
 //! A patch changes an activation by some difference. To first order, the metric changes by that difference times the
 //! metric's gradient with respect to the activation. [`Patching::attribution`](crate::patching::Patching::attribution)
 //! computes the gradient once, in the unpatched run, and can then estimate the effect of patching any site. Results
-//! have the same form and sign as those of actual patching: positive values increase the metric.
+//! have the same form and sign as the results of actual patching: positive values increase the metric.
 //!
 //! [`Patching::edges`](crate::patching::Patching::edges) scores edges between components that write to the residual
 //! stream and components that read from it (edge attribution patching, Syed et al. 2023). Integrated gradients (Hanna

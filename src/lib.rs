@@ -17,7 +17,7 @@
 //! // Edit: hooks are closures, which apply to one run only.
 //! let ablated = model.run_with_hooks(prompt, [hook::z(1).edit(|z, _| z.zeros_like())])?;
 //!
-//! // Patch: the share of the logit difference that each activation restores, [layer, pos].
+//! // Patch: the fraction of the logit difference that each activation restores, [layer, pos].
 //! let corrupted = "When Mary and John went to the store, Mary gave a drink to";
 //! let metric = Metric::logit_diff(&model, "Mary", "John")?;
 //! let effects = Patching::new(&model, prompt, corrupted, metric)?.resid_pre()?.normalized()?;

@@ -1,7 +1,8 @@
 //! Pairs of clean and corrupted prompts for patching: sets from the literature, and templates for your own.
 //!
-//! Pairs are checked against the model's tokenizer: both prompts have the same number of tokens, and the answers are
-//! different single tokens after both. Words that are not single tokens are dropped and reported.
+//! Pairs are checked against the model's tokenizer: both prompts have the same number of tokens, and the right and
+//! wrong answers are different single tokens after either prompt. Words that are not single tokens are dropped and
+//! reported.
 //!
 //! ```
 //! use hooklens::prelude::*;

@@ -1,8 +1,8 @@
 //! Uncertainty of effects over examples: bootstrap intervals, sign-flip permutation tests, and corrections for testing
 //! many sites.
 //!
-//! Effects of single prompts vary, so a mean over few of them says little. [`Statistics`] computes how certain it is,
-//! without assuming a distribution:
+//! Effects vary between prompts, so a mean over a few prompts says little. [`Statistics`] computes how certain the mean
+//! is, without assuming a distribution:
 //!
 //! ```
 //! use hooklens::experiments::ioi_prompts;

@@ -236,7 +236,7 @@ impl Activation {
         })
     }
 
-    /// The mean of the given rows of a float matrix, `[columns]`.
+    /// Mean over the given rows of a float matrix, `[1, columns]`.
     pub(crate) fn mean_of_rows(&self, rows: &[usize]) -> Activation {
         let places: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
         let all = places.len() == self.shape[0];
@@ -299,7 +299,7 @@ impl Activation {
         assert_eq!(
             self.shape.iter().product::<usize>(),
             shape.iter().product::<usize>(),
-            "reshape {:?} to {shape:?}",
+            "cannot reshape {:?} to {shape:?}: the number of elements differs",
             self.shape
         );
         macro_rules! to {
@@ -309,7 +309,7 @@ impl Activation {
                     dims.copy_from_slice(shape);
                     t.reshape::<$rank, _>(dims).into()
                 }),)*
-                rank => panic!("unsupported rank {rank}"),
+                rank => panic!("rank {rank} is not supported; an activation has 1 to 6 axes"),
             } };
         }
         to!(1 2 3 4 5 6)
@@ -404,15 +404,15 @@ pub trait BlockAccess {
     /// ```
     ///
     /// # Panics
-    /// If there is not exactly one range per axis, a range is out of bounds, or a block's values do not have the shape
-    /// of its ranges.
+    /// If the tensor holds integers, there is not exactly one range per axis, a range is out of bounds, or a block's
+    /// values do not have the shape of its ranges.
     #[must_use]
     fn with_blocks(self, blocks: impl IntoIterator<Item = (Vec<Range<usize>>, Activation)>) -> Activation;
 }
 
 impl BlockAccess for Activation {
     fn block(&self, ranges: &[Range<usize>]) -> Activation {
-        assert_eq!(ranges.len(), self.shape.len(), "one range per axis");
+        assert_eq!(ranges.len(), self.shape.len(), "expected one range per axis");
         at_any_rank!(self, |t| {
             let cut = ranges.iter().enumerate().fold(t, |t, (axis, range)| t.narrow(axis, range.start, range.len()));
             cut.into()
@@ -427,13 +427,13 @@ impl BlockAccess for Activation {
                 $($rank => {
                     let mut t = Tensor::<$rank>::from_dispatch(tensor);
                     for (ranges, values) in blocks {
-                        assert_eq!(ranges.len(), $rank, "one range per axis");
+                        assert_eq!(ranges.len(), $rank, "expected one range per axis");
                         let ranges: [Range<usize>; $rank] = std::array::from_fn(|axis| ranges[axis].clone());
                         t = t.slice_assign(ranges, Tensor::from_dispatch(values.tensor));
                     }
                     t.into()
                 })*
-                rank => panic!("unsupported rank {rank}"),
+                rank => panic!("rank {rank} is not supported; an activation has 1 to 6 axes"),
             } };
         }
         fill!(1 2 3 4 5 6)

@@ -41,7 +41,7 @@ impl Destination {
                 Err(error) => return Err(error),
             }
         }
-        Err(refused("it is a symbolic link that does not lead to a file"))
+        Err(refused("it is a symbolic link to itself, or the start of a chain of more than 40 links"))
     }
 
     fn there(path: PathBuf, found: Metadata) -> io::Result<Self> {
@@ -112,7 +112,7 @@ pub(crate) fn check_replaceable(found: &Metadata) -> io::Result<()> {
         return Err(refused("it is no longer a regular file"));
     }
     if found.permissions().readonly() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file there is read-only"));
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the existing file is read-only"));
     }
     Ok(())
 }
@@ -128,7 +128,7 @@ pub(crate) fn keep_permissions(replaced: &Metadata, file: &File) -> io::Result<(
         && fchown(file, Some(owner), Some(group)).is_err()
         && fchown(file, None, Some(group)).is_err()
     {
-        // If the group differs, it gets no more permissions than everyone else.
+        // The old group could not be kept, so the new group gets no more permissions than everyone else.
         mode = mode & !0o070 | (mode & 0o007) << 3;
     }
     if file.metadata()?.mode() & 0o777 == mode { Ok(()) } else { file.set_permissions(PermissionsExt::from_mode(mode)) }

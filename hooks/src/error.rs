@@ -131,7 +131,7 @@ pub enum HookError {
         axes: String,
     },
     /// A hook returned a tensor of the wrong element type.
-    #[error("the hook at `{point}` returned {given}; the point's element type is {expected}")]
+    #[error("the hook at `{point}` returned element type {given}; the point's element type is {expected}")]
     DType {
         /// The point.
         point: String,
@@ -215,7 +215,7 @@ pub enum HookError {
         batch: usize,
     },
     /// The requested rows are outside the recorded batch.
-    #[error("rows {asked:?} are not within a recorded batch of {batch}")]
+    #[error("rows {asked:?} are not within the recorded batch of {batch} rows")]
     Rows {
         /// The requested rows.
         asked: std::ops::Range<usize>,
@@ -427,11 +427,11 @@ fn positions_are(asked: &str) -> String {
     }
 }
 
-/// The positions that exist.
+/// The valid positions, in parentheses; empty if there are none.
 fn positions_there(asked: &str, len: usize) -> String {
     match len.checked_sub(1) {
         None => String::new(),
-        Some(last) if asked.contains("..") => format!(" (0 to {last}; a range ends before its second number)"),
+        Some(last) if asked.contains("..") => format!(" (0 to {last}; the end of a range is exclusive)"),
         Some(last) => format!(" (0 to {last})"),
     }
 }

@@ -130,7 +130,7 @@ impl FolderLock {
         Self::take_at(&file.with_file_name(name), file)
     }
 
-    /// Whether a file name is that of a lock file.
+    /// Whether a file name belongs to a lock file.
     #[must_use]
     pub fn is_lock(name: &OsStr) -> bool {
         name.as_encoded_bytes().starts_with(NAME.as_bytes())

@@ -27,7 +27,7 @@ pub struct PartPoint {
 }
 
 impl PartPoint {
-    /// Creates a point of floats.
+    /// Creates a point whose tensor holds floats.
     pub fn new(suffix: impl Into<Arc<str>>, axes: &'static [Axis]) -> Self {
         Self { suffix: suffix.into(), axes, on_request: false, features: 0 }
     }

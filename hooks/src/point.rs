@@ -196,7 +196,8 @@ impl Filler {
 }
 
 impl PointInfo {
-    /// Creates a point of floats, in [`Segment::Blocks`] if it has a layer, and in [`Segment::Embedding`] otherwise.
+    /// Creates a point whose tensor holds floats, in [`Segment::Blocks`] if the point has a layer, and in
+    /// [`Segment::Embedding`] otherwise.
     ///
     /// ```
     /// use hooklens_hooks::{Axis, PointInfo, Segment};

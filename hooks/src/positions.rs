@@ -47,7 +47,7 @@ pub enum Positions {
     Columns(Vec<Vec<usize>>),
 }
 
-/// What positions are relative to.
+/// The tokens among which positions are counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Counting {
     /// A row's whole text, including tokens in a key-value cache.

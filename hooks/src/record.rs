@@ -198,7 +198,7 @@ impl Record {
     }
 }
 
-/// What a [`Record`] requests from a run. For code that runs models.
+/// What a [`Record`] requests from a run. Used by code that runs models.
 pub trait RecordRequest {
     /// The selected points.
     fn selection(&self) -> &Selection;

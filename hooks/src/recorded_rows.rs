@@ -12,7 +12,7 @@ use crate::rows::Rows;
 /// Token position of each column; `None` for padding.
 type Columns = Arc<[Option<usize>]>;
 
-/// The rows of a recording: which token of its text each column holds.
+/// The rows of a recording: for each column, the position of its token in the row's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedRows {
     /// For each row, the text position of each recorded column.
@@ -113,7 +113,7 @@ impl RecordedRows {
         Self { kept: self.kept.iter().zip(places).map(of_row).collect(), ..self.clone() }
     }
 
-    /// Keeps the first `count` columns and the texts up to there.
+    /// Keeps the first `count` columns, and truncates the keys and text lengths to match.
     pub(crate) fn first(&self, count: usize) -> Self {
         let missing = self.len().saturating_sub(count);
         let keys = self.keys.first().map_or(0, |row| row.len()).saturating_sub(missing);

@@ -25,15 +25,15 @@ pub struct Rows<'m> {
     /// Number of earlier columns, stored in a key-value cache.
     pub offset: usize,
     /// Attention mask `[batch, offset + len]` over cached and new columns: true for tokens that can be attended to.
-    /// `None` if all tokens can.
+    /// `None` if all tokens can be attended to.
     pub visible: Option<&'m [bool]>,
     /// Text position of each column's token, cached columns first, `[batch, offset + len]`; `None` if it equals the
     /// column index. A padding column has the position of the token before it.
     pub positions: Option<&'m [u32]>,
     /// Whether later runs may continue the text, with a growing key-value cache.
     pub open: bool,
-    /// Set in a sweep, where all rows are copies of one of the user's rows: the index of the copied row, and the number
-    /// of the user's rows.
+    /// Set in a sweep, where all rows are copies of one of the user's rows: the index of that row, and the number of
+    /// rows in the user's batch.
     pub copies: Option<[usize; 2]>,
 }
 
@@ -60,7 +60,7 @@ impl Rows<'_> {
         visible.then(|| self.positions.map_or(column, |positions| positions[at] as usize))
     }
 
-    /// Column of the token at a text position, counting cached columns first; `None` if it can't be attended to.
+    /// Column of the token at a text position, counting cached columns first; `None` if the token can't be attended to.
     pub(crate) fn column(&self, row: usize, position: usize) -> Option<usize> {
         let Some(positions) = self.positions else {
             return (position < self.columns())
@@ -87,7 +87,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Number of the user's rows.
+    /// Number of rows in the user's batch, which differs from `batch` in a sweep.
     pub(crate) fn users_rows(&self) -> usize {
         self.copies.map_or(self.batch, |[_, of]| of)
     }

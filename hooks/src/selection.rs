@@ -66,8 +66,8 @@ impl Selection {
         Self { asked: vec![Asked::All] }
     }
 
-    /// Selects the points that satisfy `predicate`. Costly points are selected only if no other point satisfies it. As
-    /// for a pattern, it is an error if no point does.
+    /// Selects the points that satisfy `predicate`. Points that are costly to compute are selected only if no other
+    /// point satisfies it. As with a pattern, resolving the selection fails if it selects nothing.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -136,8 +136,8 @@ impl Selection {
         self.resolve_in(catalog, &|_| None)
     }
 
-    /// Like [`Selection::resolve`], for a run in which some points don't fire: `silent` returns the reason. Patterns
-    /// skip these points; naming one explicitly is an error.
+    /// Like [`Selection::resolve`], for a run in which some points don't fire; `silent` returns the reason why a point
+    /// doesn't. Patterns skip these points; naming one explicitly is an error.
     pub(crate) fn resolve_in(&self, catalog: &Catalog, silent: Silent<'_>) -> Result<Vec<PointId>, HookError> {
         let mut found = Vec::new();
         for asked in &self.asked {
@@ -322,7 +322,7 @@ fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '[', '{'])
 }
 
-/// Whether a name is dotted, and what precedes the first dot is not a shorthand with a layer (`resid_pre7`).
+/// Whether a name contains a dot, and the part before the first dot is not a shorthand with a layer (`resid_pre7`).
 fn is_full(name: &str) -> bool {
     name.split_once('.').is_some_and(|(first, _)| !first.contains(|c: char| c.is_ascii_digit()))
 }

@@ -19,7 +19,7 @@ pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) 
     scored.into_iter().map(|(_, name)| name.to_string()).collect()
 }
 
-/// Similarity to the whole name, or to the candidate's last component, so that `hook_patern` finds
+/// Similarity to the whole name or to its last component, whichever is higher, so that `hook_patern` finds
 /// `blocks.0.attn.hook_pattern`.
 fn similarity(wanted: &str, name: &str) -> f64 {
     let whole = strsim::normalized_damerau_levenshtein(wanted, name);

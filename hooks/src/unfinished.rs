@@ -99,7 +99,7 @@ impl Unfinished {
             builder.permissions(PermissionsExt::from_mode(mode));
         }
         #[cfg(not(unix))]
-        let _ = replaced; // A hidden file has the folder's permissions.
+        let _ = replaced; // The hidden file inherits the folder's permissions.
         let file = loop {
             let file = builder.tempfile_in(folder).map_err(without_path)?;
             // Some file systems do not support locks.
@@ -479,7 +479,7 @@ mod tests {
         // The device numbers of /dev/null, and of a block device that does not exist.
         let nodes = (node("null", "c", ["1", "3"]), node("block", "b", ["240", "77"]));
         let (Some(null), Some(block)) = nodes else {
-            eprintln!("skipped: only root makes device nodes");
+            eprintln!("skipped: only root can create device nodes");
             return;
         };
         // Some mounts don't allow devices: then there is an error, and no file.

@@ -36,7 +36,7 @@ impl Adam {
     /// If lengths disagree.
     pub fn apply(self, values: &mut [f32], gradients: &[f32], first: &mut [f32], second: &mut [f32]) {
         let len = values.len();
-        assert!(gradients.len() == len && first.len() == len && second.len() == len, "lengths differ");
+        assert!(gradients.len() == len && first.len() == len && second.len() == len, "the slices differ in length");
         let isa = Isa::current();
         let moments = first.chunks_mut(CHUNK).zip(second.chunks_mut(CHUNK));
         each_item(

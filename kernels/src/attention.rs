@@ -89,15 +89,15 @@ impl Attention<'_> {
     /// Asserts that every slice has the length that its axes imply.
     pub(crate) fn check(&self, queries: usize, keys: usize, heads: usize) {
         let batch = self.batch;
-        assert!(self.valid.is_none_or(|valid| valid.len() == batch * keys), "length of `valid`");
-        assert!(self.oldest.is_none_or(|oldest| oldest.len() == batch * queries), "length of `oldest`");
+        assert!(self.valid.is_none_or(|valid| valid.len() == batch * keys), "`valid` has the wrong length");
+        assert!(self.oldest.is_none_or(|oldest| oldest.len() == batch * queries), "`oldest` has the wrong length");
         if self.alibi.is_some() {
-            assert_eq!(self.query_pos.len(), batch * queries, "length of `query_pos`");
+            assert_eq!(self.query_pos.len(), batch * queries, "`query_pos` has the wrong length");
         }
         if self.alibi.is_some() || self.oldest.is_some() {
-            assert_eq!(self.key_pos.len(), batch * keys, "length of `key_pos`");
+            assert_eq!(self.key_pos.len(), batch * keys, "`key_pos` has the wrong length");
         }
-        assert!(self.alibi.is_none_or(|slopes| slopes.len() == heads), "length of `alibi`");
+        assert!(self.alibi.is_none_or(|slopes| slopes.len() == heads), "`alibi` has the wrong length");
     }
 }
 
@@ -125,7 +125,7 @@ pub fn attention(attention: Attention, q: HeadsView, k: HeadsView, v: HeadsView,
     let Attention { batch, dh, .. } = attention;
     let (queries, keys, heads) = (q.tokens, k.tokens, q.heads);
     assert!(k.tokens == v.tokens && k.heads == v.heads, "keys and values differ in shape");
-    assert_eq!(z.len(), batch * queries * heads * dh, "output length");
+    assert_eq!(z.len(), batch * queries * heads * dh, "the output has the wrong length");
     if z.is_empty() {
         return;
     }

@@ -23,8 +23,8 @@ pub fn attention_back(attention: Attention, [q, k, v, dz]: [HeadsView; 4], [dq, 
     let (queries, keys, heads, kv_heads) = (q.tokens, k.tokens, q.heads, k.heads);
     assert!(k.tokens == v.tokens && k.heads == v.heads, "keys and values differ in shape");
     assert!(dz.tokens == queries && dz.heads == heads, "the gradient has the wrong shape");
-    assert_eq!(dq.len(), batch * queries * heads * dh, "length of the queries' gradient");
-    assert!(dk.len() == batch * keys * kv_heads * dh && dv.len() == dk.len(), "length of the keys' gradient");
+    assert_eq!(dq.len(), batch * queries * heads * dh, "`dq` has the wrong length");
+    assert!(dk.len() == batch * keys * kv_heads * dh && dv.len() == dk.len(), "`dk` or `dv` has the wrong length");
     dk.fill(0.0);
     dv.fill(0.0);
     // Without keys, nothing depends on the queries.

@@ -19,9 +19,9 @@ const ROWS: usize = 64;
 /// A block of keys and values at consecutive columns.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyBlock<'a> {
-    /// `[rows, tokens, kv_heads, dh]`.
+    /// Keys, `[rows, tokens, kv_heads, dh]`.
     pub keys: HeadsView<'a>,
-    /// `[rows, tokens, kv_heads, dh]`.
+    /// Values, `[rows, tokens, kv_heads, dh]`.
     pub values: HeadsView<'a>,
     /// For each batch row, the row of `keys` and `values` that it reads, `[batch]`.
     pub rows: &'a [usize],
@@ -55,16 +55,16 @@ pub struct KeyBlock<'a> {
 pub fn attention_over(attention: Attention, q: HeadsView, blocks: &[KeyBlock], z: &mut [f32]) {
     let Attention { batch, dh, .. } = attention;
     let (queries, heads) = (q.tokens, q.heads);
-    assert_eq!(z.len(), batch * queries * heads * dh, "output length");
+    assert_eq!(z.len(), batch * queries * heads * dh, "the output has the wrong length");
     if z.is_empty() {
         return;
     }
     let kv_heads = blocks.first().map_or(0, |block| block.keys.heads);
     assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "{heads} heads are not a multiple of {kv_heads} key heads");
     for KeyBlock { keys, values, rows } in blocks {
-        assert!(keys.heads == kv_heads && values.heads == kv_heads, "blocks differ in heads");
+        assert!(keys.heads == kv_heads && values.heads == kv_heads, "blocks differ in the number of heads");
         assert!(keys.tokens == values.tokens, "keys and values differ in shape");
-        assert_eq!(rows.len(), batch, "length of `rows`");
+        assert_eq!(rows.len(), batch, "`rows` has the wrong length");
     }
     let columns = blocks.iter().map(|block| block.keys.tokens).sum();
     attention.check(queries, columns, heads);

@@ -3,7 +3,7 @@
 use crate::isa::{Isa, multiversion};
 use crate::tasks::each_item;
 
-/// Number of elements tested together.
+/// Number of elements that are compared with the bound together.
 const TOGETHER: usize = 16;
 
 /// Which latents of a row keep their pre-activation; the others become zero. NaN is kept.
@@ -45,8 +45,8 @@ pub fn keep(which: Keep<'_>, latents: usize, acts: &mut [f32]) {
     }
     assert_eq!(acts.len() % latents, 0, "`acts` must consist of whole rows");
     match which {
-        Keep::Above { thresholds, .. } => assert_eq!(thresholds.len(), latents, "one threshold per latent"),
-        Keep::LargestOfEach(groups) => assert!(groups > 0 && latents.is_multiple_of(groups), "groups of equal length"),
+        Keep::Above { thresholds, .. } => assert_eq!(thresholds.len(), latents, "`thresholds` has the wrong length"),
+        Keep::LargestOfEach(groups) => assert!(groups > 0 && latents.is_multiple_of(groups), "groups differ in length"),
         _ => {}
     }
     let isa = Isa::current();

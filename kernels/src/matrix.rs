@@ -76,7 +76,7 @@ impl Matrix<'_> {
         assert!(row < self.rows() && to.len() == self.cols(), "no such row, or `to` has the wrong length");
         with_view!(*self, view => {
             to.iter_mut().enumerate().for_each(|(column, to)| *to = view.at(row, column).widened());
-        }, packed => panic!("{packed:?} is packed"));
+        }, packed => panic!("cannot widen a row of a packed matrix: {packed:?}"));
     }
 
     /// The matrix, if it is quantized in blocks.

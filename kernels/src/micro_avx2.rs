@@ -15,7 +15,7 @@ pub(crate) unsafe fn run<T: Element>(rows: usize, vectors: usize, tile: Tile<T>)
     unsafe { by_shape!(kernel(tile), rows, vectors, [1 2 3 4 5 6], [1 2]) }
 }
 
-/// The mask of the first `count` lanes (all eight when there are more).
+/// The mask of the first `count` lanes, or of all eight lanes if `count` is larger.
 #[target_feature(enable = "avx2")]
 fn first_lanes(count: usize) -> __m256i {
     let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

@@ -74,7 +74,7 @@ pub fn norm_and_scale(norm: Norm, x: &[f32], cols: usize, scale: &mut [f32], y: 
         return;
     }
     check(norm, x, cols, y);
-    assert_eq!(scale.len(), x.len() / cols, "one scale per row");
+    assert_eq!(scale.len(), x.len() / cols, "`scale` must have one value per row");
     let isa = Isa::current();
     let rows = (CHUNK / cols).max(1);
     let blocks = scale.chunks_mut(rows).zip(x.chunks(rows * cols).zip(y.chunks_mut(rows * cols)));
@@ -130,7 +130,7 @@ fn norm_back_row_body<const FMA: bool>(norm: Norm, x: &[f32], dy: &[f32], dx: &m
 
 /// Asserts that the shapes agree.
 fn check(norm: Norm, x: &[f32], cols: usize, y: &[f32]) {
-    assert!(cols > 0 && x.len().is_multiple_of(cols), "{} is not a multiple of {cols}", x.len());
+    assert!(cols > 0 && x.len().is_multiple_of(cols), "the length {} is not a multiple of {cols}", x.len());
     assert_eq!(x.len(), y.len(), "input and output differ in length");
     for vector in [norm.weight, norm.bias].into_iter().flatten() {
         assert_eq!(vector.len(), cols, "weight or bias has the wrong length");

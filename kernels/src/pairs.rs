@@ -15,8 +15,8 @@ use crate::panels::in_panels;
 use crate::view::{OutTile, View2};
 
 /// Computes products of a `bf16` A and `bf16` B with AVX-512 BF16 instructions: products are exact, sums are `f32`.
-/// Returns the products as an error if the instructions are unavailable or not worth it (with a few rows of A, reading
-/// B dominates anyway).
+/// Returns `products` unchanged as an error if the instructions are unavailable or not worth it (with a few rows of A,
+/// reading B dominates anyway).
 ///
 /// # Panics
 /// As for [`gemm()`](crate::gemm::gemm).
@@ -48,7 +48,7 @@ fn pairs_tile(isa: Isa, a: View2<Pair>, b: View2<bf16>, bias: Bias, c: OutTile) 
 
 #[cfg(not(target_arch = "x86_64"))]
 fn pairs_tile(_: Isa, _: View2<Pair>, _: View2<bf16>, _: Bias, _: OutTile) {
-    unreachable!("only some x86 processors have it");
+    unreachable!("only x86 processors have these instructions");
 }
 
 /// Views rows of `a` as rows of pairs, if length, stride and alignment allow it.

@@ -74,7 +74,7 @@ pub fn softmax_into(x: &[f32], to: &mut [f32], cols: usize) {
 
 /// Elements per task, in whole rows. Panics if `len` is not a multiple of `cols`.
 fn per_task(len: usize, cols: usize) -> usize {
-    assert!(cols > 0 && len.is_multiple_of(cols), "{len} is not a multiple of {cols}");
+    assert!(cols > 0 && len.is_multiple_of(cols), "the length {len} is not a multiple of {cols}");
     (CHUNK / cols).max(1) * cols
 }
 

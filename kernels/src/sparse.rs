@@ -6,7 +6,7 @@ use crate::matrix::{Matrix, with_view};
 use crate::tasks::each_item;
 use crate::view::View2;
 
-/// Number of elements tested together.
+/// Number of elements that are tested together for being zero.
 const TOGETHER: usize = 16;
 
 /// Sparse matrix in CSR format. The entries of row `r` are at `offsets[r]..offsets[r + 1]`, ordered by column.
@@ -128,7 +128,8 @@ fn entries_body<const FMA: bool>(row: &[f32], to: &mut Sparse) {
     }
 }
 
-/// `output[r] = bias + Σ values · matrix[columns]` over each row's entries. Other rows of the matrix are not read.
+/// `output[r] = bias + Σ values · matrix[columns]` over the entries of row `r`. Rows of the matrix without an entry are
+/// not read.
 ///
 /// # Shapes
 /// - matrix: `[cols, width]`; bias: `[width]`; output: `[rows, width]`
@@ -152,7 +153,7 @@ fn times_view<T: Element>(rows: &Sparse, matrix: View2<'_, T>, bias: Option<&[f3
     let width = matrix.cols();
     assert_eq!(output.len(), rows.rows() * width, "`output` must have one row per row of `rows`");
     assert!(rows.columns.iter().all(|column| (*column as usize) < matrix.rows()), "an entry is outside the matrix");
-    assert!(bias.is_none_or(|bias| bias.len() == width), "one bias per column");
+    assert!(bias.is_none_or(|bias| bias.len() == width), "`bias` must have one value per column");
     if width == 0 {
         return;
     }

@@ -45,7 +45,7 @@ pub(crate) fn each_chunk<A: Sync, B: Send>(
     size: usize,
     work: impl Fn(&[A], &mut [B]) + Send + Sync,
 ) {
-    assert_eq!(from.len(), to.len(), "lengths differ");
+    assert_eq!(from.len(), to.len(), "input and output differ in length");
     if from.len() <= size {
         return work(from, to);
     }

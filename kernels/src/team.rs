@@ -187,7 +187,7 @@ impl Team {
                 spin_loop();
             }
         }
-        unreachable!("turns without end")
+        unreachable!("the loop does not end")
     }
 
     /// Sleeps until there is a job other than `done`.

@@ -146,7 +146,7 @@ impl<'a> OutTile<'a> {
     /// The matrix whose element `(r, c)` is `data[r * row_stride + c]`.
     ///
     /// # Panics
-    /// If it exceeds `data` or its rows overlap.
+    /// If the matrix exceeds `data` or its rows overlap.
     pub(crate) fn new(data: &'a mut [f32], (rows, cols): (usize, usize), row_stride: usize) -> Self {
         let end = end(0, rows, cols, row_stride, 1);
         assert!(end.is_some_and(|end| end <= data.len()), "the output slice is too short");

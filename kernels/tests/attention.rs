@@ -98,7 +98,7 @@ fn matches_explicit_formula() {
             let batch = 1 + random.below(3);
             let queries = if cfg!(miri) { 5 } else { random.pick(&[1, 2, 5, 17, 64, 65, 130]) };
             let cached = if cfg!(miri) { 3 } else { random.pick(&[0, 0, 1, 7, 40]) };
-            // More keys than one block of queries holds scores of.
+            // So many keys that a block of queries goes over them in parts.
             let cached = if round % 30 == 7 && !cfg!(miri) { 5000 } else { cached };
             let keys = if round == 0 { 0 } else { queries + cached };
             let dh = if cfg!(miri) { 5 } else { random.pick(&[1, 4, 8, 16, 40, 64]) };
@@ -148,7 +148,7 @@ fn hidden_keys_may_hold_anything() {
         let (queries, heads, dh) = (if cfg!(miri) { 5 } else { 70 }, 2, 8);
         let x = Random(4).floats(queries * heads * dh);
         let mut poisoned = x.clone();
-        // Key 0 is padding inside the range that other keys span: finite junk.
+        // Key 0 is padding, but inside the range of columns that is computed, so its junk must be finite.
         poisoned[..heads * dh].fill(1e30);
         let valid: Vec<bool> = (0..queries).map(|j| j != 0).collect();
         let at = Attention {

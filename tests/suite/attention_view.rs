@@ -187,7 +187,7 @@ fn what_is_too_large_or_wrong_is_said() {
     assert!(AttentionView::of(&patterns).unwrap().start_at(0, 5).is_err());
     assert!(matches!(AttentionPatterns::new(["a"], []), Err(PlotError::NoPattern)));
     let message = AttentionPatterns::new(["a", "b"], [(3, causal(1, 3))]).unwrap_err().to_string();
-    assert!(message.contains("layer 3 is [1, 3, 3]; expected 2 queries by 2 keys"), "{message}");
+    assert!(message.contains("layer 3 has shape [1, 3, 3]; expected 2 queries by 2 keys"), "{message}");
     let mut broken = causal(2, 2);
     broken[[1, 1, 0]] = f32::NAN;
     let message = AttentionPatterns::new(["a", "b"], [(3, broken)]).unwrap_err().to_string();

@@ -107,16 +107,16 @@ fn learned_masks_resume_as_if_never_stopped() {
         assert!(message.contains(expected) && message.contains("masks.json"), "{message}");
         assert_eq!(std::fs::read(&path).unwrap(), after_8);
     };
-    refused(&patching, settings.clone().steps(13), "number of steps differs");
-    refused(&prompts("Tom"), settings.clone(), "metric differs");
+    refused(&patching, settings.clone().steps(13), "different number of steps");
+    refused(&prompts("Tom"), settings.clone(), "different metric");
     let metric = Metric::logit_diff(&model, "Mary", "John").unwrap();
     let zeros = Patching::ablating(&model, "When Mary and John", Ablation::Zero, metric.clone()).unwrap();
-    refused(&zeros, settings.clone(), "prompts differ");
+    refused(&zeros, settings.clone(), "different prompts");
     let mut other = model.clone();
     let table: Tensor<2> = other.weights().get("embed.W_E").unwrap();
     other.weights_mut().set("embed.W_E", table * 1.5).unwrap();
     let elsewhere = Patching::ablating(&other, "When Mary and John", Ablation::Zero, metric).unwrap();
-    refused(&elsewhere, settings.clone(), "another model");
+    refused(&elsewhere, settings.clone(), "different model");
     for place in (0..after_8.len()).step_by(after_8.len() / 50) {
         let mut damaged = after_8.clone();
         damaged[place] ^= 1;

@@ -136,7 +136,7 @@ fn impossible_proofs_are_refused() {
     let error = one.acdc(f64::NAN).unwrap_err().to_string();
     assert!(error.contains("the threshold is NaN"), "{error}");
     let error = one.faithfulness(&scores, Default::default(), &[1.5]).unwrap_err().to_string();
-    assert!(error.contains("the share to keep is 1.5"), "{error}");
+    assert!(error.contains("the fraction to keep is 1.5"), "{error}");
     let metric = Metric::logit_diff(&model, 1, 2).unwrap();
     let zero = Patching::ablating(&model, vec![vec![3, 4, 1]], Ablation::Zero, metric).unwrap();
     assert!(zero.discover(&Discovery::Eap).is_err());

@@ -310,7 +310,7 @@ fn shares_of_results_are_joined() {
     assert!(code == 1 && said.contains("is also an input") && fs::read(&first).unwrap() == before, "{said}");
     fs::copy(&first, path.join("edges/00004-of-00003.json")).unwrap();
     let (code, said) = ran(path, &["merge", "--out", "edges"], &[]);
-    assert!(code == 1 && said.contains("contains shard 1/3, whose file is named 00001-of-00003.json"), "{said}");
+    assert!(code == 1 && said.contains("contains shard 1/3, so its name must be 00001-of-00003.json"), "{said}");
     fs::remove_file(path.join("edges/00004-of-00003.json")).unwrap();
     // Shards of another sweep are detected, and with more shards than prompts some are empty.
     let other = ["patch", "--model", "embedded:ioi", "--at", "*hook_z", "--per", "pos", "--ioi", "5"];

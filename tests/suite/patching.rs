@@ -303,7 +303,7 @@ fn what_cannot_be_patched_is_said() {
     let nan = Metric::last(|logits: Tensor<2>, _| logits.sum_dim(1).squeeze_dim::<1>(1) * f32::NAN);
     let message =
         Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), nan).unwrap().resid_pre().unwrap_err().to_string();
-    assert!(message.contains("NaN for example 0 without a patch"), "{message}");
+    assert!(message.contains("the metric of example 0 is NaN without a patch"), "{message}");
     let wide = Metric::last(|logits: Tensor<2>, _| logits.reshape([20]));
     let message = Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), wide).unwrap().resid_pre().unwrap_err();
     assert!(matches!(message.downcast_ref(), Some(PatchError::MetricShape { rows: 1, given: 20 })));
@@ -323,7 +323,7 @@ fn a_metric_that_fails_names_the_site() {
     });
     let patching = Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), broken).unwrap();
     let message = patching.attn_head_out_all_pos().unwrap_err().to_string();
-    assert!(message.contains("NaN for example 0 with blocks.0.attn.hook_z head 2 patched"), "{message}");
+    assert!(message.contains("the metric of example 0 is NaN with blocks.0.attn.hook_z head 2 patched"), "{message}");
 }
 
 /// If both runs agree, effects can't be normalized: the error has both metrics, and the other results remain available.

@@ -53,7 +53,7 @@ impl Place {
 /// Components, `[component, batch, pos, d_model]`, and their labels.
 type Stack = (Array, Vec<String>);
 
-/// Tokens whose directions are attributed.
+/// Tokens whose unembedding directions are used for logit attribution.
 #[derive(FromPyObject)]
 pub(crate) enum Answer {
     Id(u32),
@@ -77,7 +77,7 @@ impl From<Answer> for TokenChoice {
 
 impl Model {
     /// Decomposes the recorded stream. With `apply_ln`, also divides the components by the scale of the norm that reads
-    /// it.
+    /// the stream.
     fn stack(
         &self,
         py: Python<'_>,
@@ -132,7 +132,7 @@ impl Model {
         self.stack(py, cache, &place, apply_ln, |analysis, stage| analysis.accumulated_resid(stage, per))
     }
 
-    /// What each layer's attention and MLP wrote to the stream. `only` is `all`, `attn` or `mlp`.
+    /// The contributions of each layer's attention and MLP to the stream. `only` is `all`, `attn` or `mlp`.
     fn decompose_resid(
         &self,
         py: Python<'_>,
@@ -165,7 +165,7 @@ impl Model {
         self.stack(py, cache, &place, apply_ln, |analysis, stage| analysis.full_resid_decomposition(stage, neurons))
     }
 
-    /// What each head wrote to the stream.
+    /// The contribution of each head to the stream.
     fn stack_head_results(
         &self,
         py: Python<'_>,
@@ -180,7 +180,7 @@ impl Model {
         })
     }
 
-    /// What each neuron wrote to the stream.
+    /// The contribution of each neuron to the stream.
     fn stack_neuron_results(
         &self,
         py: Python<'_>,
@@ -195,7 +195,8 @@ impl Model {
         })
     }
 
-    /// Divides vectors of the stream, `[component, batch, pos, d_model]`, by the scale of the norm that reads it.
+    /// Divides vectors of the stream, `[component, batch, pos, d_model]`, by the scale of the norm that reads the
+    /// stream.
     fn apply_ln(&self, py: Python<'_>, cache: &Cache, place: Place, vectors: &Array) -> PyResult<Array> {
         self.with_vectors(py, cache, &place, vectors, |analysis, parts| Ok(analysis.apply_ln(parts)?.vectors().into()))
     }

@@ -21,7 +21,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// The activation's memory, read-only. Copies only from other devices.
+    /// The activation's memory, read-only. Makes a copy only if the activation is on another device.
     pub(crate) fn shared(activation: &Activation) -> hooklens::Result<Self> {
         let tensor = in_main_memory(activation)?;
         let address = start_of(&tensor);
@@ -32,7 +32,7 @@ impl Memory {
     pub(crate) fn writable(activation: Activation) -> hooklens::Result<Self> {
         let mut tensor = in_main_memory(&activation)?;
         drop(activation);
-        // Heads may share one stored input, and a change of one must not change the others.
+        // One stored input may be broadcast to several heads, and a change of one head must not change the others.
         if !tensor.is_contiguous() {
             tensor = tensor.to_contiguous();
         }

@@ -57,8 +57,8 @@ impl EdgeScores {
         Ok(Circuit { edges: chosen.map_err(|error| raise(py, error))?.pruned() })
     }
 
-    /// For each edge, the share of resamples of the examples in which the edge is among the `count` best; and the mean
-    /// Jaccard index of the resampled circuits with the circuit of all examples.
+    /// For each edge, the fraction of resamples of the examples in which the edge is among the `count` best; and the
+    /// mean Jaccard index of the resampled circuits with the circuit of all examples.
     #[pyo3(signature = (count, resamples=200, seed=0))]
     fn stability(&self, py: Python<'_>, count: usize, resamples: usize, seed: u64) -> PyResult<(Vec<Edge>, f64)> {
         let stability = enter(py, || self.scores.stability(&Statistics::new().resamples(resamples).seed(seed), count))?;
@@ -100,7 +100,7 @@ impl Circuit {
         Self { edges: self.edges.complement() }
     }
 
-    /// The share of edges that two circuits have in common.
+    /// The Jaccard index of two circuits: the number of common edges divided by the number of edges in either.
     fn jaccard(&self, py: Python<'_>, other: &Self) -> PyResult<f64> {
         self.edges.jaccard(&other.edges).map_err(|error| raise(py, error))
     }
@@ -135,7 +135,7 @@ fn selection_named(name: &str) -> PyResult<Selection> {
 /// Faithfulness and its interval.
 pub(crate) type Run = (f64, Option<(f64, f64)>);
 
-/// Shares of edges, faithfulness of each circuit, CPR and CMD.
+/// Fractions of edges, faithfulness of each circuit, CPR and CMD.
 type Curve = (Vec<f64>, Vec<f64>, f64, f64);
 
 /// Faithfulness of each circuit, and its interval if there are several examples.
@@ -150,7 +150,8 @@ pub(crate) fn faithfulness_of(runs: &CircuitRuns) -> hooklens::Result<Vec<Run>> 
 
 #[pymethods]
 impl PatchingTask {
-    /// The circuit that is left after removing edges one after another.
+    /// The circuit that ACDC finds: removes edges one at a time if their ablation changes the metric by less than
+    /// `threshold`.
     #[pyo3(signature = (threshold, ablation="patching"))]
     fn acdc(&self, py: Python<'_>, threshold: f64, ablation: &str) -> PyResult<Circuit> {
         self.ablating(py, ablation, |patching| Ok(Circuit { edges: patching.acdc(threshold)? }))
@@ -164,7 +165,7 @@ impl PatchingTask {
         self.ablating(py, ablation, |patching| faithfulness_of(&patching.run_circuits(&circuits)?))
     }
 
-    /// Faithfulness of circuits with increasing shares of the edges, and CPR and CMD as MIB defines them.
+    /// Faithfulness of circuits with increasing fractions of the edges, and CPR and CMD as MIB defines them.
     #[pyo3(signature = (scores, selection="top", shares=None, ablation="patching"))]
     fn faithfulness(
         &self,

@@ -137,12 +137,12 @@ impl Dictionary {
     }
 }
 
-/// Explained variance, mean number of active latents, and share of dead latents, on tokens after the training data.
+/// Explained variance, mean number of active latents, and fraction of dead latents, on tokens after the training data.
 type HeldOut = Option<(f64, f64, f64)>;
 
 #[pymethods]
 impl Model {
-    /// A model with a dictionary spliced in. Its latents become hook points.
+    /// A model with a dictionary spliced in. The dictionary's latents become hook points.
     fn splice(&self, py: Python<'_>, dictionary: &Dictionary) -> PyResult<Self> {
         let model = self.shared();
         Ok(Self::new(enter(py, || model.splice_dictionary(&dictionary.dictionary))?))
@@ -185,12 +185,12 @@ impl Model {
             })
         })?;
         let Some(first) = trained.into_iter().next() else {
-            return Err(PyTypeError::new_err("training made no dictionary"));
+            return Err(PyTypeError::new_err("training returned no dictionary"));
         };
         let held_out = first.held_out.first().map(|own| (own.explained_variance, own.l0, own.dead));
         match first.dictionary {
             Opened::Dictionary(dictionary) => Ok((Dictionary { dictionary }, held_out)),
-            _ => Err(PyTypeError::new_err("training made transcoders of several layers")),
+            _ => Err(PyTypeError::new_err("training returned transcoders of several layers; expected one dictionary")),
         }
     }
 }

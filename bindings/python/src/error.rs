@@ -9,8 +9,8 @@ use pyo3::exceptions::{
 };
 use pyo3::prelude::*;
 
-/// The exception for an error: the one that a Python function raised, if that caused it, or else an exception with the
-/// error's message and the messages of its sources.
+/// Converts an error to a Python exception. If an exception in a Python function caused the error, returns that
+/// exception; otherwise, returns a new one with the error's message and the messages of its sources.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     // A transparent wrapper returns the source of the error that it wraps, so the wrapped error itself is checked too.
     let wrapped = error.downcast_ref::<PyErr>();

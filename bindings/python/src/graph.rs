@@ -80,7 +80,7 @@ impl AttributionGraph {
         self.graph.nodes().iter().map(node).collect()
     }
 
-    /// Direct effects of all nodes on one node; `None` if the node was not traced.
+    /// Direct effects of all nodes except targets on one node; `None` for a node without inputs.
     fn effects_on<'py>(&self, py: Python<'py>, node: usize) -> Option<Bound<'py, PyArray1<f32>>> {
         self.graph.effects_on(node).map(|effects| effects.to_pyarray(py))
     }

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use crate::array::Array;
 
-/// What Python passes as the input of a run.
+/// Input of a run, as passed from Python.
 #[derive(FromPyObject)]
 pub(crate) enum Given {
     /// One text.

@@ -1,7 +1,7 @@
 //! `hooklens._native`: models, hooks and results for Python.
 //!
-//! The module binds few types: models, recordings, caches, and arrays that share memory with them. What users see is
-//! the Python package around it, `py_src/hooklens`.
+//! The module binds few types: models, recordings, caches, and arrays that share memory with them. Users import the
+//! Python package that wraps it, `py_src/hooklens`.
 
 mod analysis;
 mod array;

@@ -43,7 +43,7 @@ impl Model {
     }
 }
 
-/// Weight processing steps that keep a model's predictions, by TransformerLens's names.
+/// Converts TransformerLens's names of weight processing steps, or the single name `standard`, to [`Processing`].
 fn processing_of(steps: Vec<String>) -> PyResult<Processing> {
     if steps == ["standard"] {
         return Ok(Processing::standard());

@@ -175,8 +175,8 @@ impl PatchingTask {
                 "attn_head_out_by_pos" => estimate("blocks.*.attn.hook_z")?.attn_head_out_by_pos(),
                 other => Err(Error::Other(
                     format!(
-                        "{other:?} has no estimate; use resid_pre, attn_out, mlp_out, attn_head_out_all_pos or \
-                         attn_head_out_by_pos"
+                        "{other:?} cannot be estimated from one gradient; use resid_pre, attn_out, mlp_out, \
+                         attn_head_out_all_pos or attn_head_out_by_pos"
                     )
                     .into(),
                 )),

@@ -24,7 +24,7 @@ pub(crate) struct RunOutput {
     cache: Py<Cache>,
 }
 
-/// What to record.
+/// Activations to record.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Recorded {

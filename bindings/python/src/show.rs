@@ -1,4 +1,4 @@
-//! What Jupyter shows for a value.
+//! Representations of values in Jupyter.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Texts to tokens and back.
+//! Conversion of texts to tokens and back.
 
 use hooklens::{HookedModel, PaddingSide, TokenizeOptions};
 use pyo3::exceptions::PyValueError;
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use crate::error::raise;
 use crate::model::Model;
 
-/// Rows of ids, and their mask if any is padding.
+/// Rows of ids, and their mask if any id is padding.
 type Batch = (Vec<Vec<u32>>, Option<Vec<Vec<bool>>>);
 
 #[pymethods]

@@ -217,7 +217,7 @@ def test_processing_keeps_predictions():
         (lambda m: m([[1, 2], [3]]), ValueError, "row 1"),
         (lambda m: m([[1, -2]]), ValueError, "negative id -2"),
         (lambda m: m(np.zeros((1, 2, 3))), TypeError, "start_at_layer"),
-        (lambda m: m.run_with_cache(CLEAN)[1][1, "pattern"], KeyError, "name and a layer"),
+        (lambda m: m.run_with_cache(CLEAN)[1][1, "pattern"], KeyError, "by name and layer"),
         (lambda m: m.run_with_cache(CLEAN)[1]["blocks.0.mlp.hook_in"], KeyError, "names_filter"),
         (lambda m: m.run_with_cache(CLEAN, names_filter=lambda name: False), ValueError, "selects no hook point"),
         (lambda m: m.set_weight("blocks.0.W_Q", m.W_E), KeyError, "W_Q"),

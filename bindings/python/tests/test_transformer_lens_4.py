@@ -193,7 +193,7 @@ def test_interventions(family, folder):
         if name not in cache.keys() or name.endswith(skipped):
             continue
         specs = [spec for pos in positions for spec in specifications(name, cache[name].shape[-1], pos)]
-        # For most names, only one of the specifications, in turn.
+        # Most names are tested with only one of the specifications, in turn.
         for spec, function in specs if name in thorough else [specs[5 * number % len(specs)]]:
 
             def edit(activation, hook, function=function):

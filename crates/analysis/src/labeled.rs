@@ -188,7 +188,7 @@ impl LabeledArray {
         Self { axes: self.axes.clone(), values: self.values.map(change) }
     }
 
-    /// Averages over an axis and removes it. NaN for an axis without indices.
+    /// Averages over an axis and removes that axis. The mean over an empty axis is NaN.
     ///
     /// ```
     /// use hooklens::{LabeledArray, LabeledAxis};

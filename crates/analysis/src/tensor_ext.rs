@@ -118,7 +118,7 @@ impl<const D: usize> TensorExt for Tensor<D, Int> {
     type Number = i64;
 
     fn to_ndarray(&self) -> Result<ArrayD<i64>> {
-        // `f32` cannot represent all integers.
+        // `Activation::to_ndarray` converts to `f32`, which cannot represent all integers.
         let io = |source: BoxError| HookError::Io { name: "tensor".into(), source };
         let values = Activation::from(self.clone()).to_data()?.convert::<i64>().try_into_vec::<i64>();
         let values = values.map_err(|e| io(e.into()))?;

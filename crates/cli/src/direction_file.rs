@@ -78,7 +78,7 @@ fn of_tensors(
         count = count.saturating_add(rows.saturating_mul(width));
         if directions > MOST_DIRECTIONS || count > MOST_NUMBERS {
             return Err(failed(format!(
-                "it has more than {MOST_DIRECTIONS} directions, or more than {MOST_NUMBERS} numbers"
+                "it has more than the maximum of {MOST_DIRECTIONS} directions or {MOST_NUMBERS} numbers"
             )));
         }
     }

@@ -131,8 +131,8 @@ pub(super) struct DumpArgs {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-    /// Output: a name ending in .safetensors for one file (an existing one is replaced), else a folder; in a build with the feature `object-stores`, also a folder in an object store: s3://bucket/folder,
-    /// gs://, az://
+    /// Output: a name ending in .safetensors for one file (an existing file is replaced), else a folder; in a build
+    /// with the feature `object-stores`, also a folder in an object store: s3://bucket/folder, gs://, az://
     #[arg(long, value_name = "FILE.safetensors|FOLDER")]
     out: PathBuf,
 }
@@ -493,7 +493,7 @@ fn streamed<'m, M: DumpModel>(
     let dump = dump.batch_size(batch_size);
     let Some(corpus) = args.files.in_pieces()? else { return Ok(None) };
     let source = unless_stopped(source(&corpus))?;
-    // An error of the first prompt is reported when it is computed.
+    // If the first prompt is invalid, the error is reported later, when that prompt is computed.
     if source.open_all(0..source.pieces(), 0).next().is_none() {
         return Err(args.files.are_empty());
     }
@@ -680,7 +680,7 @@ fn json(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) -> 
     })
 }
 
-/// Where the prompts come from, and how they were cut.
+/// The source of the prompts, and the options that change their tokens, for a dump's manifest.
 fn described(args: &DumpArgs) -> Map<String, Value> {
     let mut described = args.files.described();
     let bos = ("prepend_bos", args.prepend_bos.map(Value::from));
@@ -689,7 +689,7 @@ fn described(args: &DumpArgs) -> Map<String, Value> {
     described
 }
 
-/// How prompts are cut.
+/// The options that truncate or concatenate prompts.
 fn cuts(args: &DumpArgs) -> [(&'static str, Option<Value>); 2] {
     [("truncate", args.truncate.map(Value::from)), ("concatenate", args.concatenate.map(Value::from))]
 }

@@ -62,7 +62,7 @@ impl Findings {
         self.found().into_iter().map(line).collect()
     }
 
-    /// The same as JSON.
+    /// The heads with a high score, as JSON.
     pub(super) fn json(&self) -> Vec<Value> {
         let one = |found: Found| json!({"head": found.head, "pattern": found.pattern, "score": found.score});
         self.found().into_iter().map(one).collect()

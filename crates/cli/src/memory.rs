@@ -16,13 +16,13 @@ pub(super) fn free() -> Option<u64> {
     std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| field(&text, "MemAvailable:"))
 }
 
-/// Always `None`: only Linux reports this in files.
+/// Always `None`: only Linux reports memory in files.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn may_take() -> Option<u64> {
     None
 }
 
-/// Always `None`.
+/// Always `None`, as for [`may_take`].
 #[cfg(not(target_os = "linux"))]
 pub(super) fn free() -> Option<u64> {
     None

@@ -200,7 +200,7 @@ fn problems(found: &Shards) -> String {
     }
     for one in &found.unfinished {
         let (done, rows) = (grouped(one.done), grouped(one.rows));
-        // How many prompts a packed shard will have is not known.
+        // For prompts that are read from files during the dump, the total is unknown until the shard is complete.
         let done =
             if one.done == one.rows { format!("{done} prompts so far") } else { format!("{done} of {rows} prompts") };
         parts.push(format!("incomplete: {} ({}), {done}", one.shard, one.folder.display()));

@@ -41,7 +41,7 @@ pub(super) fn run(args: &NotebookArgs) -> CliResult {
     is_there()?;
     prepare(Some(&args.file), Names::File, sources(&args.model))?;
     let _lock = FolderLock::take_for(&args.file).map_err(|e| Failure::Failed(e.into()))?;
-    // Another process may have written it before this one had the lock.
+    // Another process may have written the file before this process took the lock.
     is_there()?;
     write(&args.file, format!("{:#}\n", notebook(args)).as_bytes())?;
     said(&args.file)?;

@@ -63,7 +63,7 @@ impl CsvArg {
     }
 }
 
-/// What an output path names.
+/// Whether an output path names a file or a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Names {
     File,

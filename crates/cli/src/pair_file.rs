@@ -164,7 +164,7 @@ impl PairFile {
         Ok(found)
     }
 
-    /// Number of lines that are not blank, and a hash of them. Pairs are not checked. Fails if there are none.
+    /// Number of lines that are not blank, and a hash of them. Fails if there are none. Does not check the pairs.
     pub(super) fn count_and_hash(&self) -> Result<(usize, u128), Failure> {
         if let Some(counted) = self.counted.get() {
             return Ok(*counted);
@@ -173,14 +173,14 @@ impl PairFile {
         while lines.advance()? {
             count += 1;
             hash.update(lines.line.trim_ascii());
-            // Marks where each line ends.
+            // Without separators, different lines could have the same hash.
             hash.update(b"\n");
         }
         self.check_count(count)?;
         Ok(*self.counted.get_or_init(|| (count, hash.digest128())))
     }
 
-    /// Calls `found` with the pairs with these numbers. Others are not checked.
+    /// Calls `found` with the pairs with these numbers. Other pairs are not checked.
     fn read(&self, numbers: Range<usize>, mut found: impl FnMut(Line)) -> Result<(), Failure> {
         let (mut lines, mut count) = (self.open()?, 0);
         while count < numbers.end && lines.advance()? {

@@ -178,7 +178,7 @@ impl PairArgs {
                 "{clean} clean prompts, but {corrupted} corrupted prompts; give one corrupted prompt per clean prompt"
             )));
         }
-        // Tokens are only checked one by one after an error.
+        // Tokens are checked one by one only after an error, to find the pair that caused it.
         let place_of = |error: Error| {
             let is_wrong = |token: &PairToken| {
                 choice(model, std::slice::from_ref(token)).and_then(|choice| Metric::logit(model, choice)).is_err()
@@ -195,7 +195,7 @@ impl PairArgs {
             }
         };
         let metric = metric().map_err(place_of)?;
-        // The same applies to prompts: `input` tokenizes all of them in one call.
+        // Prompts, too, are checked one by one only after an error: `input` tokenizes all of them in one call.
         let input = |prompts: Vec<PairPrompt>| {
             model.input(prompts.clone(), &self.written).map_err(|failure| {
                 let mut each =

@@ -90,7 +90,8 @@ pub(super) enum EstimateArg {
     Gradient,
     /// The rules of layer-wise relevance propagation (RelP)
     Relp,
-    /// One gradient per layer, each without what that layer adds; mean magnitudes of the estimates (GradDrop of AtP*)
+    /// Mean magnitude of estimates from one gradient per layer, each of which skips what that layer adds to the
+    /// residual stream (GradDrop of AtP*)
     GradDrop,
 }
 

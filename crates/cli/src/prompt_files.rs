@@ -146,7 +146,7 @@ impl PromptFiles {
             let begun = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut start));
             if begun.is_ok() && &start == b"{\"" {
                 let path = path.display();
-                note(format!("{path}: its lines are read as text, but look like JSON; name the file {path}.jsonl"));
+                note(format!("{path}: its lines are read as text, but look like JSON; rename it to {path}.jsonl"));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What replaces a model's activations in an attribution graph: dictionaries or neurons.
+//! The replacement of a model's activations in an attribution graph: dictionaries or neurons.
 
 use super::Failure;
 use super::any_model::{dictionary, opened_name};

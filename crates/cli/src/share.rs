@@ -110,7 +110,7 @@ impl ShareArgs {
         if self.shard.is_some() { Names::Folder } else { Names::File }
     }
 
-    /// The output file of `--out`, if there are no shards.
+    /// The output file given with `--out`; `None` with `--shard`.
     pub(super) fn file(&self) -> Result<Option<OutFile>, Failure> {
         let file = |path: &PathBuf| path.to_string_lossy().parse().map_err(|e| Failure::Usage(format!("--out: {e}")));
         match self.shard {
@@ -221,7 +221,7 @@ impl Part {
         // A renamed copy would be counted twice.
         if path.file_stem().and_then(|name| name.to_str()) != Some(&*name_of(part.shard)) {
             return Err(failed(format!(
-                "contains shard {}, whose file is named {}.json",
+                "contains shard {}, so its name must be {}.json",
                 part.shard,
                 name_of(part.shard)
             )));

@@ -1,4 +1,4 @@
-//! What determines the token ids of a corpus, so that changed settings are noticed when a run is resumed.
+//! Settings that determine the token ids of a corpus, recorded so that a resumed run notices changes.
 
 use serde_json::{Map, Value, json};
 

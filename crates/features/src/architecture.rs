@@ -35,15 +35,15 @@ pub enum Architecture {
         /// Number of groups.
         k: usize,
     },
-    /// `ReLU(h W_enc · exp(r_mag) + b_mag)` where `h W_enc + b_gate` is positive, else 0.
+    /// `ReLU(h W_enc · exp(r_mag) + b_mag)` where `h W_enc + b_gate` is positive, else 0. `h` is the encoder's input.
     Gated {
         /// `b_gate`, `[latent]`.
         gate_bias: Vec<f32>,
         /// `r_mag`, `[latent]`: logarithms of the scales of the encoder's columns.
         log_scale: Vec<f32>,
     },
-    /// Matching pursuit: repeatedly takes the latent whose decoder row has the largest projection of the residual,
-    /// until a latent repeats or the residual's norm is below `residual_threshold`.
+    /// Matching pursuit: repeatedly selects the latent whose decoder row has the largest dot product with the residual,
+    /// and subtracts the latent's contribution from the residual.
     MatchingPursuit {
         /// Norm of the residual below which iteration stops.
         residual_threshold: f32,

@@ -183,7 +183,8 @@ fn same_model(one: &str, other: &str) -> bool {
     // TransformerLens calls this model `gpt2-small`.
     let plain = |name: &str| plain(name).replace("gpt2small", "gpt2");
     let (one, other) = (plain(one), plain(other));
-    // Uninformative names match any name. Otherwise, one name may contain the other, as a folder's name often does.
+    // Uninformative names match any name. Otherwise, it is enough that one name contains the other, because folder
+    // names often add a prefix or a suffix.
     one.is_empty() || other.is_empty() || one == "unknown" || one.contains(&other) || other.contains(&one)
 }
 

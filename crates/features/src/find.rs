@@ -30,8 +30,8 @@ fn sorted(mut found: Vec<FoundLatent>) -> Vec<FoundLatent> {
     found
 }
 
-/// Finds the latents that are active in a prompt, in descending order of activation. With a `position`, only
-/// activations at that position count; without one, each latent's largest activation does. Tokens that were excluded
+/// Finds the latents that are active in a prompt, in descending order of activation. The score is the latent's
+/// activation at `position`, or its largest activation in the prompt if `position` is `None`. Tokens that were excluded
 /// from the dictionary's training are skipped unless [`Dictionary::exclude_tokens`] allows them.
 ///
 /// ```
@@ -131,7 +131,7 @@ pub fn latents_by_attribution(
 
 /// Finds latents by the difference of their mean activations between two sets of prompts, in units of the standard
 /// deviation over both sets. The largest magnitudes come first. A positive score means that the latent is more active
-/// in the first set.
+/// in the first set. Tokens in `left_out` are ignored.
 ///
 /// ```
 /// use hooklens::features::{Dictionary, latents_by_difference};
@@ -146,7 +146,7 @@ pub fn latents_by_attribution(
 /// ```
 ///
 /// # Errors
-/// Same as [`latents_by_activation`]; also fails if a set has no tokens left.
+/// Same as [`latents_by_activation`]; also fails if a set has no tokens other than those in `left_out`.
 pub fn latents_by_difference(
     model: &HookedTransformer,
     dictionary: &Dictionary,
@@ -175,7 +175,7 @@ pub fn latents_by_difference(
         match tokens > 0.0 {
             true => Ok((sum, square, tokens)),
             false => {
-                let reason = "a set of prompts has no tokens, apart from excluded ones".to_string();
+                let reason = "a set of prompts has no tokens besides excluded ones; expected at least one".to_string();
                 Err(FeatureError::Kind { dictionary: dictionary.name().into(), reason }.into())
             }
         }

@@ -26,7 +26,7 @@ const FILE: &str = "labels.json";
 pub struct Labels {
     /// Where the label of each latent is in the text, ordered by latent.
     entries: Vec<Entry>,
-    /// All labels. Millions of separate texts would take several times as much memory.
+    /// All labels, concatenated, because millions of separate strings would take several times as much memory.
     text: String,
 }
 
@@ -77,7 +77,7 @@ impl Labels {
         }
     }
 
-    /// The first latent that has several labels, once they are ordered.
+    /// The first latent that has several labels. Requires sorted labels.
     pub(super) fn repeated(&self) -> Option<usize> {
         self.entries.windows(2).find(|pair| pair[0].latent == pair[1].latent).map(|pair| pair[0].latent)
     }

@@ -2,9 +2,9 @@
 
 /// Size of a value in a list.
 pub(crate) const VALUE: usize = 72;
-/// Size of what the first value of a list allocates: room for four values.
+/// Size of the allocation for a list's first value, with room for four values.
 pub(crate) const LIST: usize = 4 * VALUE;
-/// Size of what the first field of an object allocates: room for four fields, and a hash table.
+/// Size of the allocations for an object's first field: a hash table, and room for four fields.
 pub(crate) const OBJECT: usize = 500;
 /// Size of each further field, with the allocation for its name.
 pub(crate) const FIELD: usize = 140;

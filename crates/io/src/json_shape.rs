@@ -16,7 +16,7 @@ pub struct Each<T>(PhantomData<T>);
 #[derive(Debug, Clone, Copy)]
 pub struct EachField<K, V, const MOST: usize>(PhantomData<(K, V)>);
 
-/// A value that takes at most `MOST` bytes of memory. Deserializing it counts them.
+/// A value that takes at most `MOST` bytes of memory. Deserializing it counts the bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct UpTo<const MOST: usize>;
 

@@ -1,4 +1,4 @@
-//! A callback between the parts of a model, for programs that must react to signals while it runs.
+//! A callback that runs between the parts of a model, for programs that must react to signals while a model runs.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ pub fn call_between_blocks(callback: fn()) {
     let _ = CALLBACK.set(callback);
 }
 
-/// Calls the function, if there is one.
+/// Calls the function set with [`call_between_blocks`], if there is one.
 #[inline]
 pub(crate) fn between_blocks() {
     if let Some(callback) = CALLBACK.get() {

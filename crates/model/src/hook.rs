@@ -87,7 +87,8 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     normalized_resid_post "hook_normalized_resid_post" 3;
-    /// Input of each attention head, for its queries, keys and values together, `[batch, pos, head, d_model]`.
+    /// Input of each attention head, shared by its queries, keys and values, before the norm, `[batch, pos, head,
+    /// d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -222,7 +223,7 @@ layer_points! {
     z "attn.hook_z" 4;
     /// Output of a gated delta net's heads, normalized and gated, `[batch, pos, value_head, d_value]`.
     linear_z "linear_attn.hook_z" 4;
-    /// Output of a Mamba-2 mixer's heads, gated and normalized, `[batch, pos, head, d_head]`.
+    /// Output of a Mamba 2 mixer's heads, gated and normalized, `[batch, pos, head, d_head]`.
     ssm_z "ssm.hook_z" 4;
     /// Gated output of a short convolution, as a single head, `[batch, pos, 1, d_model]`.
     conv_z "conv.hook_z" 4;
@@ -385,7 +386,7 @@ layer_points! {
     per_layer_out "hook_per_layer_out" 3;
 }
 
-/// Pre-activations of one expert's neurons, `[routed, d_mlp]`, with one row per token routed to it:
+/// Pre-activations of one expert's neurons, `[routed, d_mlp]`, with one row per token routed to the expert:
 /// `blocks.{layer}.mlp.experts.{expert}.hook_gate`.
 ///
 /// ```

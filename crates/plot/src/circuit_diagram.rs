@@ -14,7 +14,7 @@ use hooklens_analysis::attribution::{EdgeScores, Sender};
 use hooklens_analysis::circuits::Circuit;
 use hooklens_analysis::patching::Receiver;
 
-/// Largest number of edges.
+/// Maximum number of edges.
 const MOST: usize = 1000;
 
 /// Height of a box, in units.
@@ -26,7 +26,7 @@ const GAP: f64 = 14.0;
 /// Margin, in units.
 const MARGIN: f64 = 20.0;
 
-/// Widest line, in units.
+/// Maximum width of a line, in units.
 const WIDEST: f64 = 4.0;
 
 /// A circuit as a graph: the embedding at the bottom, the logits at the top, and between them the heads and MLPs that

@@ -85,7 +85,7 @@ pub(super) const NONE: RGBColor = RGBColor(190, 190, 190);
 
 /// The color that faded cells are mixed with.
 const FADED: [u8; 3] = [228, 228, 228];
-/// The fraction of that color in faded cells.
+/// The fraction of [`FADED`] in the color of a faded cell.
 const FADING: f64 = 0.8;
 
 /// A color for a value that may be zero: nearly gray, with a trace of the color of the value.
@@ -94,7 +94,7 @@ pub(super) fn faded(RGBColor(red, green, blue): RGBColor) -> RGBColor {
     RGBColor(mix(red, FADED[0]), mix(green, FADED[1]), mix(blue, FADED[2]))
 }
 
-/// A color in CSS.
+/// Formats a color for CSS.
 pub(super) fn hex(RGBColor(red, green, blue): RGBColor) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
 }
@@ -113,7 +113,7 @@ impl Scale {
         Self::rising(if most > 0.0 { most } else { 1.0 })
     }
 
-    /// White at zero, dark blue at `most`.
+    /// A scale from white at zero to dark blue at `most`.
     pub(super) fn rising(most: f64) -> Self {
         Self { least: 0.0, most, map: Colormap::Blues }
     }

@@ -41,7 +41,7 @@ impl ColorBar<'_> {
         [end(most, above, "≥ "), short(least / 2.0 + most / 2.0), end(least, below, "≤ ")]
     }
 
-    /// The name in lines that are not much longer than the bar.
+    /// The name, wrapped to the length of the bar.
     fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         for word in self.name.split(' ').filter(|word| !word.is_empty()) {

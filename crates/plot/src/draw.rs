@@ -15,8 +15,7 @@ pub(super) const TITLE: f64 = 18.0;
 pub(super) const NAMES: f64 = 14.0;
 pub(super) const LABELS: f64 = 12.0;
 pub(super) const BLACK_INK: RGBColor = RGBColor(30, 30, 30);
-/// Dots per unit in pictures with lines. These pictures are drawn enlarged because the drawing library uses integer
-/// coordinates.
+/// Dots per unit. Pictures are drawn enlarged because the drawing library uses integer coordinates.
 pub(super) const FINE: u32 = 4;
 
 /// Renders a picture as SVG.

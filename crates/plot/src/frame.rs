@@ -42,7 +42,7 @@ pub(super) enum Ticks<'a> {
     /// Round numbers, or only integers.
     Numbers { whole: bool },
     /// Texts at 0, 1, ... from left to right or from top to bottom, and the magnitude of the value at each. If not all
-    /// texts fit, those with the largest magnitudes are drawn, and the axis name says how many.
+    /// texts fit, those with the largest magnitudes are drawn, and the axis name says how many fit.
     Labels(&'a [String], &'a [f64]),
 }
 

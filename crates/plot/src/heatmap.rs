@@ -116,12 +116,12 @@ impl<'a> Heatmap<'a> {
         self
     }
 
-    /// Sets the values at the ends of the color scale, so that pictures can be compared. Values beyond the ends have
-    /// the colors of the ends, and the color bar marks this. Default: the range of all values, with zero in the middle
-    /// or at the lower end.
+    /// Sets the values at the ends of the color scale, so that pictures can be compared. Values beyond an end get the
+    /// color of that end, which the color bar then marks with `≤` or `≥`. Default: the range of all values, with zero
+    /// in the middle or at the lower end.
     ///
     /// # Errors
-    /// [`PlotError::Range`] if `least` is not below `most`, or one of them is not finite.
+    /// [`PlotError::Range`] if `least` is not below `most`, or if either value is not finite.
     pub fn range(mut self, least: f64, most: f64) -> Result<Self, PlotError> {
         if !(least < most && least.is_finite() && most.is_finite()) {
             return Err(PlotError::Range { least, most });
@@ -145,8 +145,9 @@ impl<'a> Heatmap<'a> {
         self
     }
 
-    /// Sets the intervals of the values, such as those of [`Statistics`](hooklens_analysis::statistics::Statistics). Cells
-    /// whose interval contains zero are faded, and the title of each cell in an SVG shows its interval.
+    /// Sets the interval of each value, such as the intervals of
+    /// [`Statistics`](hooklens_analysis::statistics::Statistics). Cells whose interval contains zero are faded, and the
+    /// title of each cell in an SVG shows its interval.
     ///
     /// ```
     /// use hooklens::plot::{Heatmap, Picture};

@@ -264,7 +264,7 @@ fn numbered(first: usize, tokens: &[String]) -> Vec<String> {
     tokens.iter().enumerate().map(|(at, token)| format!("{} {token}", first + at)).collect()
 }
 
-/// The cells of a lens table, and the position of the first.
+/// The cells of a lens table, and the position of its first token.
 pub trait LensCells: Sized {
     /// Sets the text position of the table's first token, which is used in labels. Default: 0.
     #[must_use]

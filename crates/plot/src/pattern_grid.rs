@@ -145,7 +145,7 @@ impl<'a> PatternGrid<'a> {
         ColorBar { scale, name: "attention weight", beyond: [false; 2], none: false, faded: false }
     }
 
-    /// The labels that are drawn: those of the tokens that get the most attention.
+    /// The labels that are drawn: the labels of the tokens that get the most attention.
     fn labels_shown(&self) -> LabelChoice {
         let pitch = f64::from(self.layout.side()) / self.labels.len() as f64;
         let heads = self.patterns.heads_shown();

@@ -217,7 +217,7 @@ impl AttentionPatterns {
     }
 }
 
-/// The tokens and heads of attention patterns, one by one.
+/// Access to the tokens and heads of attention patterns.
 pub trait ShownHeads {
     /// The texts of the tokens.
     fn tokens(&self) -> &[String];

@@ -2,7 +2,7 @@
 
 use crate::error::PlotError;
 
-/// Plots that can be drawn as SVG or PNG. Part of the prelude. To write a file, call the plot's `save`.
+/// Plots that can be drawn as SVG or PNG. The trait is part of the prelude. To write a file, call the plot's `save`.
 ///
 /// ```
 /// use hooklens::plot::{Line, LinePlot};

@@ -115,7 +115,7 @@ impl Scatter {
     }
 
     /// Adds a label to each point. An empty text adds no label. Labels that would cover another label, a point or the
-    /// edge are omitted, beginning with those in the middle, and the picture says how many fit.
+    /// edge are omitted, beginning with the labels of points near the middle, and the picture says how many labels fit.
     ///
     /// # Errors
     /// [`PlotError::Lengths`] for the wrong number of labels; [`PlotError::TooMany`] for more than 2,000 labels.

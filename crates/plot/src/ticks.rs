@@ -48,7 +48,7 @@ impl Span {
         let least = self.least / step;
         let first = (least - (least.abs() * 4.0 * f64::EPSILON)).ceil();
         let places = (0..=2 * about).map(|number| (first + number as f64) * step);
-        // Avoids `-0`.
+        // Adding zero turns `-0` into `0`.
         places
             .take_while(|place| *place <= self.most + step * 1e-9)
             .map(|place| (place + 0.0, written(place + 0.0, step)))

@@ -21,7 +21,7 @@ pub fn visible(token: &str) -> String {
     shown
 }
 
-/// [`visible`], truncated to `most` characters, using only characters in the font of pictures.
+/// Like [`visible`], but truncated to `most` characters, and with only characters that the font of pictures has.
 pub(super) fn drawn(token: &str, most: usize) -> String {
     let shown = visible(token).replace('↵', "\\n").replace('\u{fffd}', "?");
     if shown.chars().count() <= most {

@@ -86,7 +86,7 @@ impl Origin {
     }
 
     pub(crate) fn rows_of(&self, point: &PointInfo) -> Option<&RecordedRows> {
-        // A run of the encoder alone stores its rows as its own rows.
+        // A run of the encoder alone stores the encoder's rows in `own`.
         let encoder = self.encoder.as_deref().filter(|_| is_of_encoder(point));
         if point.segment == Segment::CrossKeys { encoder } else { encoder.or(self.own.as_deref()) }
     }

@@ -9,8 +9,8 @@ use crate::point::PointInfo;
 use crate::recorded_rows::RecordedRows;
 use crate::tensor_hash::add_tensor;
 
-/// Where a recording comes from: its model, rows and texts. For code that combines a recording with a run, a text or
-/// a second recording.
+/// Where a recording comes from: its model, rows and texts. Used by code that combines a recording with a run, a text
+/// or a second recording.
 pub trait Provenance {
     /// Returns an error if a different model made the recording.
     ///

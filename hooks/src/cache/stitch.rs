@@ -72,7 +72,7 @@ impl ActivationCache {
         for (id, first) in &self.held {
             let (axes, second) = (self.catalog.info(*id).axes, &after.held[id]);
             if !self.has_batch || !after.has_batch {
-                return fails(name(id), "its batch axis was removed");
+                return fails(name(id), "the batch axis of a recording was removed");
             }
             if mine != theirs && mine != 1 {
                 return fails(name(id), "they have different numbers of rows");
@@ -90,7 +90,7 @@ impl ActivationCache {
             let joined = if together {
                 let joined = Activation::cat(&[first, second], 1);
                 let [batch, len, inner, rest @ ..] = joined.shape() else {
-                    return fails(name(id), "it has no positions");
+                    return fails(name(id), "the point has no position axis");
                 };
                 joined.reshape(&[&[batch * len * inner], rest].concat())
             } else if let Some(key) = axes.iter().position(|axis| *axis == Axis::Key) {
@@ -101,7 +101,7 @@ impl ActivationCache {
             } else if let Some(axis) = axes.iter().position(|axis| *axis == Axis::Pos) {
                 if second.shape()[axis] > behind { second } else { Activation::cat(&[first, second], axis) }
             } else {
-                return fails(name(id), "it has no positions");
+                return fails(name(id), "the point has no position axis");
             };
             held.insert(*id, joined);
         }

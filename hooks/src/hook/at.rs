@@ -28,7 +28,7 @@ pub struct At<'a> {
     pub(crate) offset: usize,
     /// The run's rows; `None` outside a run.
     pub(crate) rows: Option<Rows<'a>>,
-    /// The rows of the encoder, in a decoder.
+    /// The encoder's rows, in an encoder-decoder model.
     pub(crate) encoder: Option<Rows<'a>>,
     /// Number of cached positions at the start of the tensor.
     pub(crate) cached: usize,

@@ -15,7 +15,7 @@ use crate::positions::Positions;
 use crate::selection::SelectionText;
 use crate::tensor_hash::add_tensor;
 
-/// What a hook does and where. For code that runs hooks, compares them across processes, or creates them.
+/// What a hook does and where. Used by code that runs hooks, compares them across processes, or creates them.
 pub trait HookDetails: Sized {
     /// Identifier shared by this hook and its [`reborrow`](Hook::reborrow)s, and unique within the process otherwise.
     ///
@@ -53,7 +53,8 @@ pub trait HookDetails: Sized {
     /// reading its tensors.
     fn identity(&self, catalog: &Catalog) -> Result<String, HookError>;
 
-    /// Describes the hook, for its identity: `action` says what it does, and `vector` is the vector that it uses.
+    /// Describes the hook for [`HookDetails::identity`]: `action` says what the hook does, and `vector` is a vector
+    /// that it uses.
     #[must_use]
     fn that_uses(self, action: impl Into<String>, vector: &Tensor<1>) -> Self;
 

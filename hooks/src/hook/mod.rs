@@ -32,7 +32,7 @@ use crate::rows::Rows;
 use crate::selection::Selection;
 use description::Description;
 
-/// A check to perform before a run over these rows.
+/// Checks that a hook can act at a point, before a run over the given rows.
 pub(crate) type Check<'a> = Rc<dyn Fn(&PointInfo, &Rows<'_>) -> Result<(), HookError> + 'a>;
 type Action<'a> = Box<dyn FnMut(Activation, &At<'_>) -> Result<Option<Activation>, HookError> + 'a>;
 

@@ -20,7 +20,7 @@ use crate::error::BoxError;
     message = "a hook that edits must return `Tensor<{D}>`, not `{Self}`",
     label = "this closure returns `{Self}`",
     note = "return the tensor that replaces the old one: `hook::z(0).edit(|z, _| z * 2.0)`",
-    note = "it may also return an `Option` of it (`None` keeps the old tensor), `()`, or a `Result` of any of these",
+    note = "or return an `Option` of the tensor (`None` keeps the old one), `()`, or a `Result` of any of these",
     note = "for a point given by name, annotate the rank: `at(\"z0\").edit(|z: Tensor<4>, _| z * 2.0)`"
 )]
 pub trait IntoEdit<const D: usize> {
@@ -55,7 +55,7 @@ impl<const D: usize, T: IntoEdit<D>, E: Into<BoxError>> IntoEdit<D> for Result<T
     }
 }
 
-/// Return type of a reading closure: `()` or a `Result` of it.
+/// Return type of a reading closure: `()` or a `Result` of `()`.
 ///
 /// ```
 /// use hooklens_hooks::IntoRead;
@@ -65,8 +65,8 @@ impl<const D: usize, T: IntoEdit<D>, E: Into<BoxError>> IntoEdit<D> for Result<T
 #[diagnostic::on_unimplemented(
     message = "a hook that reads must return nothing, not `{Self}`",
     label = "this closure returns `{Self}`",
-    note = "end it with a semicolon: `hook::z(0).read(|z, _| {{ shapes.push(z.dims()); }})`",
-    note = "it may return `()` or a `Result<(), _>`; to change the tensor, use `edit`"
+    note = "end the closure's last expression with a semicolon: `hook::z(0).read(|z, _| {{ shapes.push(z.dims()); }})`",
+    note = "the closure may return `()` or a `Result<(), _>`; to change the tensor, use `edit`"
 )]
 pub trait IntoRead {
     /// Returns `Ok` if the run may continue.

@@ -1,4 +1,4 @@
-//! Points selected by text, to be bound to a closure.
+//! Points selected by name or pattern, before a closure is attached.
 
 use burn::tensor::Tensor;
 
@@ -98,7 +98,7 @@ impl Target {
         Hook { rank: Some(D), edits: false, ..Hook::new(self.0, action) }
     }
 
-    /// Replaces the gradient at the point with the closure's return value. For runs with gradients.
+    /// Replaces the gradient at the point with the closure's return value. Requires a run with gradients.
     ///
     /// ```
     /// use burn::tensor::Tensor;
@@ -114,7 +114,7 @@ impl Target {
         Hook { backward: true, ..self.edit(edit) }
     }
 
-    /// Passes the gradient at the point to the closure. For runs with gradients.
+    /// Passes the gradient at the point to the closure. Requires a run with gradients.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

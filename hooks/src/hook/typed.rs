@@ -47,7 +47,7 @@ impl<const D: usize> Point<D> {
         at(self).read(read)
     }
 
-    /// Replaces the gradient at the point with the closure's return value. For runs with gradients.
+    /// Replaces the gradient at the point with the closure's return value. Requires a run with gradients.
     ///
     /// ```
     /// use hooklens_hooks::{HookDetails, Point};
@@ -62,7 +62,7 @@ impl<const D: usize> Point<D> {
         at(self).edit_grad(edit)
     }
 
-    /// Passes the gradient at the point to the closure. For runs with gradients.
+    /// Passes the gradient at the point to the closure. Requires a run with gradients.
     ///
     /// ```
     /// use hooklens_hooks::{HookDetails, Point};

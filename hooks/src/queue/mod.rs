@@ -162,7 +162,7 @@ impl<T> ActivationQueue<T> {
         Self::made(None)
     }
 
-    /// Creates queues that hold at most `limit` values each (at least one).
+    /// Creates queues that hold at most `limit` values each. A limit of 0 counts as 1.
     ///
     /// ```
     /// use hooklens_hooks::{ActivationQueue, WhenFull};
@@ -225,8 +225,9 @@ impl<T> ActivationQueue<T> {
     /// ```
     ///
     /// # Errors
-    /// [`QueueError::NoQueue`] if the name holds a single value. Without a value to pop, [`QueueError::Closed`] if the
-    /// queues are closed; otherwise [`QueueError::Empty`], or [`QueueError::Absent`] if there is no such queue.
+    /// [`QueueError::NoQueue`] if the name holds a single value. If there is no value to pop: [`QueueError::Closed`] if
+    /// the queues are closed, [`QueueError::Empty`] if the queue is empty, or [`QueueError::Absent`] if it does not
+    /// exist.
     pub fn pop(&self, name: &str) -> Result<T, QueueError> {
         let mut state = self.state();
         let queue = state.queue(name)?;
@@ -351,7 +352,7 @@ impl<T> ActivationQueue<T> {
     /// Removes the value or queue stored under a name.
     ///
     /// # Errors
-    /// [`QueueError::Absent`] with the nearest names, if there is none.
+    /// [`QueueError::Absent`] with the nearest names, if nothing is stored under the name.
     pub fn clear(&self, name: &str) -> Result<(), QueueError> {
         let mut state = self.state();
         if state.held.remove(name).is_none() {
@@ -369,7 +370,7 @@ impl<T> ActivationQueue<T> {
 }
 
 impl<T> fmt::Debug for ActivationQueue<T> {
-    /// Names and queue lengths, without values. Single values have no length.
+    /// Formats names and queue lengths, but no values. The length of a single value is `None`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state();
         let size = |held: &Held<T>| match held {

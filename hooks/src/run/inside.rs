@@ -1,4 +1,4 @@
-//! What a part can do during the run that computes it.
+//! Methods of [`Inside`], through which a part reads and fires points during a run.
 
 use burn::tensor::Tensor;
 

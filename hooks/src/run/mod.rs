@@ -54,7 +54,7 @@ pub struct Run<'r, 'h> {
     hooks: &'r mut [Hook<'h>],
     record: Record,
     rows: OwnedRows,
-    /// The rows of the encoder, in a decoder.
+    /// The encoder's rows, in an encoder-decoder model.
     encoder: Option<OwnedRows>,
     kept: PositionSlice,
     cache: ActivationCache,
@@ -95,7 +95,7 @@ pub struct Run<'r, 'h> {
 ///
 ///     fn forward(&self, x: Activation, inside: &mut Inside<'_, '_, '_>) -> Result<Activation, Halt> {
 ///         let acts = x.to_tensor::<3>()?.clamp_min(0.0);
-///         Ok(inside.fire("hook_acts", acts)?.into()) // recorded here, and edited
+///         Ok(inside.fire("hook_acts", acts)?.into()) // recorded and edited here
 ///     }
 /// }
 /// # let (catalog, ids) = example::points();
@@ -220,7 +220,7 @@ impl<'r, 'h> Run<'r, 'h> {
     ) -> Result<Self, HookError> {
         let kept = record.columns(&rows)?;
         let unsliced = |point: &PointInfo| match point.axes.first() {
-            Some(Axis::Routed) if kept != PositionSlice::All => Some("its rows are tokens routed to it, not positions"),
+            Some(Axis::Routed) if kept != PositionSlice::All => Some("positions can't be selected among routed tokens"),
             _ => silent(point),
         };
         let recorded = record.selection.resolve_in(catalog, &unsliced)?;

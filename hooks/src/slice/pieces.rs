@@ -50,7 +50,7 @@ pub(super) fn described(cuts: &[AxisIndices]) -> String {
     cuts.iter().map(AxisIndices::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The heads that the cuts select, if one cut selects heads.
+/// The heads that the cuts select, if exactly one cut selects heads.
 pub(super) fn heads(cuts: &[AxisIndices]) -> Option<Vec<isize>> {
     let mut all = cuts.iter().filter_map(|cut| match cut {
         AxisIndices::Heads(heads) => Some(heads.clone()),
@@ -178,7 +178,7 @@ fn position_runs(
     })
 }
 
-/// Groups indices, which may count from the end, into consecutive runs. `None` if one is out of bounds.
+/// Groups indices, which may count from the end, into consecutive runs. `None` if an index is out of bounds.
 fn runs(places: &[isize], len: usize) -> Option<Vec<IndexRun>> {
     let place = |at: &isize| usize::try_from(if *at < 0 { at + len as isize } else { *at }).ok().filter(|at| *at < len);
     let mut places = places.iter().map(place).collect::<Option<Vec<_>>>()?;

@@ -6,7 +6,7 @@
 >>> cache["pattern", 1].shape                        # [batch, head, query, key]
 (1, 4, 15, 15)
 
-Arrays are NumPy's. `hooklens.torch` and `hooklens.jax` have the same classes for torch tensors and JAX arrays.
+Arrays are NumPy arrays. `hooklens.torch` and `hooklens.jax` have the same classes for torch tensors and JAX arrays.
 
 Dumps written by the `hooklens` command are read without a model:
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ._sae import SAE
     from ._svd_interpreter import SVDInterpreter
 
-# Loaded when they are used, so that dumps can be read where the native module is not installed.
+# These modules are imported on first use, so that dumps can be read where the native module is not installed.
 _NATIVE = {
     "ActivationCache": "_cache",
     "AttributionGraph": "_graph",

@@ -60,7 +60,7 @@ class ActivationCache(Mapping[str, Any]):
         if len(parts) > 1 and isinstance(parts[1], int) and parts[1] < 0:
             parts = (parts[0], parts[1] + self.model.cfg.n_layers, *parts[2:])
         if not isinstance(parts[0], str):
-            raise KeyError(f"a recording is indexed by a name, or by a name and a layer, (\"pattern\", 3), not {key!r}")
+            raise KeyError(f"index a recording by name, or by name and layer, such as (\"pattern\", 3); given {key!r}")
         name = parts[0] if len(parts) == 1 and parts[0] in self._names else get_act_name(*parts)
         if name not in self._names:
             hint = nearest(name, self._names)
@@ -142,7 +142,7 @@ class ActivationCache(Mapping[str, Any]):
         return self
 
     def apply_slice_to_batch_dim(self, batch_slice: SliceInput) -> ActivationCache:
-        """The recording of some rows."""
+        """The recording of the selected rows."""
         batch_slice = Slice(batch_slice)
         arrays = {name: batch_slice.apply(value) for name, value in self.items()}
         one = batch_slice.mode == "int"
@@ -176,7 +176,7 @@ class ActivationCache(Mapping[str, Any]):
         incl_embeds: bool = True,
         return_labels: bool = False,
     ) -> Any:
-        """What the embeddings and each layer's attention and MLP wrote to the stream before `layer`,
+        """The contributions of the embeddings and of each layer's attention and MLP to the stream before `layer`,
         `[component, batch, pos, d_model]`."""
         if self._native is None:
             stack, labels = self._dict().decompose_resid(layer, mlp_input, mode, incl_embeds, Slice(pos_slice))
@@ -202,7 +202,7 @@ class ActivationCache(Mapping[str, Any]):
         return self._stack(made, drop, return_labels)
 
     def compute_head_results(self) -> None:
-        """Adds `hook_result` of every layer: what each head wrote to the stream, `[batch, pos, head, d_model]`."""
+        """Adds `hook_result` of every layer: each head's contribution to the stream, `[batch, pos, head, d_model]`."""
         for layer in range(self.model.cfg.n_layers):
             name = f"blocks.{layer}.attn.hook_result"
             if name not in self._names:
@@ -219,8 +219,8 @@ class ActivationCache(Mapping[str, Any]):
         pos_slice: SliceInput = None,
         apply_ln: bool = False,
     ) -> Any:
-        """What each head before `layer` wrote to the stream, `[component, batch, pos, d_model]`. `incl_remainder` adds
-        the rest of the stream."""
+        """The contribution of each head before `layer` to the stream, `[component, batch, pos, d_model]`.
+        `incl_remainder` adds the rest of the stream."""
         if self._native is None:
             self.compute_head_results()
             stack, labels = self._dict().stack_head_results(layer, incl_remainder, Slice(pos_slice))
@@ -238,7 +238,7 @@ class ActivationCache(Mapping[str, Any]):
         incl_remainder: bool = False,
         apply_ln: bool = False,
     ) -> Any:
-        """What each neuron before `layer` wrote to the stream, `[component, batch, pos, d_model]`."""
+        """The contribution of each neuron before `layer` to the stream, `[component, batch, pos, d_model]`."""
         native = self._recorded("stack_neuron_results")
         place, drop = self._place(layer, False, pos_slice)
         wants_rest = incl_remainder and Slice(neuron_slice).mode == "identity"
@@ -254,13 +254,13 @@ class ActivationCache(Mapping[str, Any]):
         return (stack, labels) if return_labels else stack
 
     def get_neuron_results(self, layer: int, neuron_slice: SliceInput = None, pos_slice: SliceInput = None) -> Any:
-        """What single neurons of a layer wrote to the stream, `[batch, pos, neuron, d_model]`."""
+        """The contributions of single neurons of a layer to the stream, `[batch, pos, neuron, d_model]`."""
         neurons = Slice(neuron_slice)
         acts = neurons.apply(Slice(pos_slice).apply(self["post", layer], -2), -1)
         return acts[..., None] * neurons.apply(self.model.blocks[layer].mlp.W_out, 0)
 
     def stack_activation(self, activation_name: str, layer: int | None = -1, sublayer_type: str | None = None) -> Any:
-        """The same activation of every layer before `layer`, `[layer, ..]`."""
+        """Stacks one activation of every layer before `layer`, `[layer, ..]`."""
         layers = self.model.cfg.n_layers if layer in (None, -1) else layer
         assert layers is not None
         return self.model._framework.stack([self[activation_name, at, sublayer_type] for at in range(layers)])
@@ -318,7 +318,7 @@ class ActivationCache(Mapping[str, Any]):
         return DictCache(self)
 
     def _shape(self) -> tuple[int, int]:
-        """Rows and positions."""
+        """Number of rows and of positions."""
         for name in self._names:
             if name.split(".")[-1].startswith(("hook_resid", "hook_attn_out", "hook_embed", "hook_scale", "hook_z")):
                 shape = self[name].shape

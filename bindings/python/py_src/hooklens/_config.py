@@ -146,7 +146,7 @@ class HookedTransformerConfig:
         self.ungroup_grouped_query_attention = False
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings that TransformerLens names."""
+        """All settings that TransformerLens has, by name."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_") and name != "raw"}
 
     def __repr__(self) -> str:
@@ -155,7 +155,7 @@ class HookedTransformerConfig:
 
 
 def _named(names: dict[str, Any], given: Any, setting: str) -> str:
-    """hooklens's name for one of TransformerLens's."""
+    """Converts TransformerLens's value of a setting to hooklens's name for it."""
     for own, theirs in names.items():
         if theirs == given:
             return own

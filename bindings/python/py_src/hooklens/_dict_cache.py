@@ -1,8 +1,8 @@
 """Sums over the residual stream for arrays that hooks collected.
 
-A recording knows the run that it came from, and its decompositions are computed in Rust. A dictionary of arrays does
-not, so these functions rely on its names alone, as TransformerLens does. They reject models whose stream is not the
-plain sum of the outputs.
+A recording knows the run that it came from, and its decompositions are computed in Rust. A dictionary of arrays has
+only names, so these functions rely on the names alone, as TransformerLens does. They reject models whose residual
+stream is not the plain sum of the layers' outputs.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def _check_model(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _upgrade(content: dict[str, Any]) -> None:
-    """Converts the manifest of an earlier version, whose settings were strings and included the model's."""
+    """Converts the manifest of an earlier version, in which settings were strings and also described the model."""
     settings = content["settings"]
     if content.get("model") is None and "weights" in settings:
         parts = {"edits": "edits", "parts": "part"}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Generates:
-    """`generate` of models."""
+    """The `generate` method of models."""
 
     _native: _native.Model
     _framework: ClassVar[Framework]
@@ -40,11 +40,11 @@ class Generates:
         seed: int | None = None,
         past_kv_cache: HookedTransformerKeyValueCache | None = None,
     ) -> Any:
-        """Continues a text, texts, or token ids. Hooks that were added run in every step.
+        """Continues a text, texts, or token ids. Hooks that were added to the model run in every step.
 
         Returns the input followed by the new tokens, as text for text and as ids, `[batch, pos]`, for ids, unless
-        `return_type` is "str" or "tokens". Rows that end early are padded. Sampling takes `seed`, or else a seed
-        from Python's `random`.
+        `return_type` is "str" or "tokens". Rows that end early are padded. Sampling uses `seed`; by default, a seed
+        is drawn from Python's `random`.
         """
         rows, mask = self._rows(input, prepend_bos, padding_side or "left")  # type: ignore[attr-defined]
         sampling = None

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class Node(NamedTuple):
-    """A node of a graph. `influence` is cumulative: the total share of this node and all nodes with more influence."""
+    """A node of a graph. `influence` is cumulative: the fraction of the total influence that this node and all nodes
+    with more influence have together."""
 
     kind: str
     layer: int | None
@@ -53,17 +54,17 @@ class AttributionGraph:
         return [Node(*node) for node in self._native.nodes()]
 
     def effects_on(self, node: int) -> Any:
-        """Direct effects of all nodes except targets on one node; None if that node was not traced."""
+        """Direct effects of all nodes except targets on one node; None for a node without inputs."""
         return self._native.effects_on(node)
 
     @property
     def replacement_score(self) -> float:
-        """The share of the influence that comes from tokens rather than from errors."""
+        """The fraction of the influence that comes from tokens rather than from errors."""
         return self._native.scores()[0]
 
     @property
     def completeness_score(self) -> float:
-        """The share of the inputs that features and tokens explain."""
+        """The fraction of a node's input that does not come from errors, averaged over nodes weighted by influence."""
         return self._native.scores()[1]
 
     @property

@@ -18,7 +18,7 @@ NamesFilter = Union[str, list[str], tuple[str, ...], Callable[[str], bool], None
 
 @dataclass
 class Handle:
-    """A function at hook points, until it is removed."""
+    """A hook function, and the hook points at which it is registered."""
 
     names: list[str]
     function: Callable[..., Any]

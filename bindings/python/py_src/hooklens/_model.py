@@ -47,7 +47,7 @@ class Output(NamedTuple):
 class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
     """A decoder model whose activations can be recorded and changed.
 
-    Arrays are NumPy's here, torch's in `hooklens.torch.HookedTransformer`, and JAX's in
+    Arrays are NumPy arrays here, torch tensors in `hooklens.torch.HookedTransformer`, and JAX arrays in
     `hooklens.jax.HookedTransformer`. Names, shapes and defaults are those of TransformerLens 2.16.1.
 
     >>> from hooklens import HookedTransformer
@@ -322,7 +322,7 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         return made
 
     def _reads(self, handle: Handle) -> Callable[[_native.Array, str], None]:
-        """A hook that does not change its array, as the native module calls it."""
+        """Wraps a function that does not change its array in the form that the native module calls."""
         framework, points, function = self._framework, self._hooks.points, handle.function
 
         def call(array: _native.Array, name: str) -> None:
@@ -332,14 +332,14 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         return call
 
     def _edits(self, function: Callable[..., Any]) -> Callable[[_native.Array, str], _native.Array | None]:
-        """A hook that may change its array, as the native module calls it."""
+        """Wraps a function that may change its array in the form that the native module calls."""
         framework, points = self._framework, self._hooks.points
 
         def call(array: _native.Array, name: str) -> _native.Array | None:
             value = framework.writable(array)
             returned = function(value, hook=points[name])
             if isinstance(returned, tuple):
-                returned = returned[0]  # as backward hooks of torch return it
+                returned = returned[0]  # backward hooks of torch return tuples
             if returned is None or returned is value:
                 # Where the framework's array is not the model's memory, changes in place must be copied back.
                 return framework.to_native(value, array) if framework.copies(array) else None
@@ -502,10 +502,10 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         return self
 
     def splice(self, sae: SAE) -> HookedTransformer:
-        """A model with a dictionary spliced in at its hook point. Its latents become hook points,
+        """A model with a dictionary spliced in at the dictionary's hook point. The latents become the hook point
         `<name>.hook_sae_acts_post`, and without edits the model computes the same as before."""
         if not isinstance(sae, SAE):
-            raise TypeError(f"splice needs an SAE, one at a time, not {type(sae).__name__}")
+            raise TypeError(f"splice takes one SAE, not {type(sae).__name__}")
         native = self._native.splice(sae._native)
         return type(self)(native, name=self._name, padding_side=self._padding_side)
 
@@ -550,7 +550,7 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
 
     def set_ungroup_grouped_query_attention(self, ungroup_grouped_query_attention: bool) -> None:
         if ungroup_grouped_query_attention:
-            raise NotImplementedError("keys and values keep their own heads; model.W_K and model.W_V repeat them")
+            raise NotImplementedError("keys and values cannot be ungrouped; model.W_K and model.W_V repeat them")
 
     def _request(self, flag: str, on: bool, endings: tuple[str, ...]) -> None:
         setattr(self.cfg, flag, on)

@@ -75,7 +75,7 @@ class AttributionGraph:
         """
     def effects_on(self, /, node: SupportsIndex) -> Incomplete | None:
         """
-        Direct effects of all nodes on one node; `None` if the node was not traced.
+        Direct effects of all nodes except targets on one node; `None` for a node without inputs.
         """
     def mimebundle(self, /) -> dict[str, str]: ...
     def nodes(self, /) -> list[tuple[str, int | None, int, int | None, float | None, str, float]]:
@@ -147,7 +147,7 @@ class Circuit:
         """
     def jaccard(self, /, other: Circuit) -> float:
         """
-        The share of edges that two circuits have in common.
+        The Jaccard index of two circuits: the number of common edges divided by the number of edges in either.
         """
     def mimebundle(self, /) -> dict[str, str]: ...
     def to_json(self, /) -> str:
@@ -252,8 +252,8 @@ class EdgeScores:
         """
     def stability(self, /, count: SupportsIndex, resamples: SupportsIndex = 200, seed: SupportsIndex = 0) -> tuple[list[tuple[str, str, float]], float]:
         """
-        For each edge, the share of resamples of the examples in which the edge is among the `count` best; and the mean
-        Jaccard index of the resampled circuits with the circuit of all examples.
+        For each edge, the fraction of resamples of the examples in which the edge is among the `count` best; and the
+        mean Jaccard index of the resampled circuits with the circuit of all examples.
         """
 
 @final
@@ -354,7 +354,8 @@ class Model:
         """
     def apply_ln(self, /, cache: Cache, place: Incomplete, vectors: Array) -> Array:
         """
-        Divides vectors of the stream, `[component, batch, pos, d_model]`, by the scale of the norm that reads it.
+        Divides vectors of the stream, `[component, batch, pos, d_model]`, by the scale of the norm that reads the
+        stream.
         """
     def composition_scores(self, /, mode: str) -> Labeled:
         """
@@ -366,7 +367,7 @@ class Model:
         """
     def decompose_resid(self, /, cache: Cache, place: Incomplete, only: str, include_embeddings: bool, apply_ln: bool) -> tuple[Array, list[str]]:
         """
-        What each layer's attention and MLP wrote to the stream. `only` is `all`, `attn` or `mlp`.
+        The contributions of each layer's attention and MLP to the stream. `only` is `all`, `attn` or `mlp`.
         """
     @staticmethod
     def default_config(n_layers: SupportsIndex, d_model: SupportsIndex, n_heads: SupportsIndex, d_vocab: SupportsIndex, n_ctx: SupportsIndex) -> str:
@@ -460,15 +461,15 @@ class Model:
         """
     def splice(self, /, dictionary: Dictionary) -> Model:
         """
-        A model with a dictionary spliced in. Its latents become hook points.
+        A model with a dictionary spliced in. The dictionary's latents become hook points.
         """
     def stack_head_results(self, /, cache: Cache, place: Incomplete, remainder: bool, apply_ln: bool) -> tuple[Array, list[str]]:
         """
-        What each head wrote to the stream.
+        The contribution of each head to the stream.
         """
     def stack_neuron_results(self, /, cache: Cache, place: Incomplete, remainder: bool, apply_ln: bool) -> tuple[Array, list[str]]:
         """
-        What each neuron wrote to the stream.
+        The contribution of each neuron to the stream.
         """
     def stacked(self, /, name: str) -> Array:
         """
@@ -551,7 +552,8 @@ class PatchingTask:
     def __repr__(self, /) -> str: ...
     def acdc(self, /, threshold: SupportsFloat | SupportsIndex, ablation: str = "patching") -> Circuit:
         """
-        The circuit that is left after removing edges one after another.
+        The circuit that ACDC finds: removes edges one at a time if their ablation changes the metric by less than
+        `threshold`.
         """
     def adversarial_ablation(self, /, circuit: Circuit, steps: SupportsIndex = 5, subsets: SupportsIndex = 20, ablation: str = "patching") -> tuple[float, float]:
         """
@@ -568,7 +570,7 @@ class PatchingTask:
         """
     def faithfulness(self, /, scores: EdgeScores, selection: str = "top", shares: SupportsGetItem[int, SupportsFloat | SupportsIndex] | None = None, ablation: str = "patching") -> tuple[list[float], list[float], float, float]:
         """
-        Faithfulness of circuits with increasing shares of the edges, and CPR and CMD as MIB defines them.
+        Faithfulness of circuits with increasing fractions of the edges, and CPR and CMD as MIB defines them.
         """
     def node_scores(self, /, nodes: str, *, by_position: bool = False, method: str = "attribution", ablation: str = "patching") -> NodeScores:
         """

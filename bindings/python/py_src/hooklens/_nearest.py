@@ -6,7 +6,7 @@ import difflib
 
 
 def nearest(name: str, names: list[str]) -> str:
-    """The names that resemble `name` or contain it, or else some that exist."""
+    """A hint that lists the names that resemble or contain `name`, or else some of the existing names."""
     near = [own for own in names if name in own][:3] or difflib.get_close_matches(name, names, 3)
     if near:
         return f"did you mean {', '.join(near)}?"

@@ -46,7 +46,7 @@ def is_packed(file: File) -> bool:
 
 
 class PackedFile:
-    """A file of a packed dump. Opening it reads nothing; the index of its rows is read when a row is."""
+    """A file of a packed dump. Opening it reads nothing; the index of its rows is read with the first row."""
 
     def __init__(self, file: File, tensors: Mapping[str, Any]) -> None:
         missing = [name for name in ("tokens", "positions", *ROWS) if name not in file]

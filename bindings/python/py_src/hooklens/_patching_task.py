@@ -21,15 +21,16 @@ class Edge(NamedTuple):
 
 
 class Faithfulness(NamedTuple):
-    """A circuit's share of the metric, and its 95 % interval over the examples if there is more than one."""
+    """The fraction of the metric that a circuit recovers, and its 95 % interval over the examples if there is more than
+    one."""
 
     value: float
     interval: tuple[float, float] | None
 
 
 class FaithfulnessCurve(NamedTuple):
-    """Faithfulness of circuits with growing shares of the edges. As in MIB, CPR is the area under the curve, and CMD
-    is the area between the curve and 1."""
+    """Faithfulness of circuits with increasing fractions of the edges. As in MIB, CPR is the area under the curve, and
+    CMD is the area between the curve and 1."""
 
     shares: list[float]
     faithfulness: list[float]
@@ -93,8 +94,8 @@ class Patching:
     ) -> EdgeScores:
         """Scores of all edges between heads, MLPs, embeddings and logits: the change in the metric if the edge is
         ablated. `method` is `eap`, `eap-ig`, `relp`, `mask-gradients`, `exact` or `learned-masks` (which trains a mask
-        that keeps the share `keep` of the edges); `ablation` is `patching` (from the corrupted run), `zero`, `mean` or
-        `mean-positional`. `steps` is 5 by default, for learned masks 300."""
+        that keeps the fraction `keep` of the edges); `ablation` is `patching` (from the corrupted run), `zero`, `mean`
+        or `mean-positional`. `steps` defaults to 5, or to 300 for learned masks."""
         return EdgeScores(self._task.edges(method, steps=steps, ablation=ablation, keep=keep))
 
     def acdc(self, threshold: float, ablation: str = "patching") -> Circuit:
@@ -127,7 +128,7 @@ class Patching:
         shares: Sequence[float] | None = None,
         ablation: str = "patching",
     ) -> FaithfulnessCurve:
-        """Faithfulness of circuits with growing shares of the best edges; MIB's shares by default."""
+        """Faithfulness of circuits with increasing fractions of the best edges; by default, MIB's fractions."""
         given = None if shares is None else list(shares)
         return FaithfulnessCurve(*self._task.faithfulness(scores._native, selection, given, ablation))
 
@@ -140,7 +141,8 @@ class Patching:
 
 
 def _judge(model: HookedTransformer, functions: list[Callable[[Any], Any]]) -> Callable[..., list[Any]]:
-    """The metric of all rows of a batch, which belong to one example, as numbers or as numbers and gradients."""
+    """Builds the function that computes the metric of each row of a batch. All rows belong to one example. The function
+    returns one number per row, or one pair of number and gradient."""
     framework = model._framework
 
     def number(value: Any) -> float:
@@ -194,7 +196,7 @@ class EdgeScores:
         return Circuit(self._native.circuit(count, selection))
 
     def stability(self, count: int, resamples: int = 200, seed: int = 0) -> tuple[list[Edge], float]:
-        """How the `count` best edges change if the examples are resampled: each edge with the share of resamples in
+        """How the `count` best edges change if the examples are resampled: each edge with the fraction of resamples in
         which it is among the best, and the mean Jaccard index of the resampled circuits with the circuit of all
         examples."""
         inclusion, jaccard = self._native.stability(count, resamples, seed)
@@ -228,7 +230,7 @@ class Circuit:
         return Circuit(self._native.complement())
 
     def jaccard(self, other: Circuit) -> float:
-        """The share of edges that two circuits have in common."""
+        """The Jaccard index of two circuits: the number of common edges divided by the number of edges in either."""
         return self._native.jaccard(other._native)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:

@@ -81,8 +81,8 @@ class PatchingResult(LabeledArray):
         return np.asarray((self.values - self.corrupted).mean(-1))
 
     def normalized(self) -> np.ndarray[Any, Any]:
-        """Share of the difference between the clean and the corrupted run that each patch restores, averaged over the
-        examples: 0 for no effect, 1 for all of it."""
+        """Fraction of the difference between the clean and the corrupted run that each patch restores, averaged over
+        the examples: 0 if it restores nothing, 1 if it restores all of it."""
         if self.clean is None:
             raise ValueError("an ablation has no clean run to compare with; use effect()")
         gap = self.clean - self.corrupted

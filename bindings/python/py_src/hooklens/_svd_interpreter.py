@@ -1,4 +1,4 @@
-"""Singular vectors of weights as tokens, with TransformerLens's class."""
+"""TransformerLens's `SVDInterpreter`: singular vectors of weights, projected onto the vocabulary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SVDInterpreter:
-    """Reads the right singular vectors of weight matrices through the unembedding."""
+    """Projects the right singular vectors of weight matrices onto the vocabulary with the unembedding."""
 
     def __init__(self, model: HookedTransformer) -> None:
         self.model, self.cfg = model, model.cfg

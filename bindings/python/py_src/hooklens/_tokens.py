@@ -1,4 +1,4 @@
-"""Texts to tokens and back."""
+"""Conversion of texts to tokens and back."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class HasWeights:
 
         def read() -> Any:
             array = self._native.weight(name)
-            # Files with 16-bit weights keep them; runs compute in the model's type.
+            # Weights from 16-bit files are stored in 16 bits, even if the model computes in f32.
             widened = self._native.dtype == "f32" and array.dtype != "float32"
             return self._framework.weight(array.float32() if widened else array)
 

@@ -31,8 +31,8 @@ def detect_head(
     """How well each head's attention pattern fits a detection pattern, `[layer, head]`; -1 for heads that are left out.
 
     `detection_pattern` is one of `HEAD_NAMES` or a lower triangular matrix, `[query, key]`. With `"mul"`, the score is
-    the share of the attention that falls on the pattern; with `"abs"`, 1 minus the mean difference per query. Scores
-    of several texts are averaged.
+    the fraction of the attention that falls on the pattern; with `"abs"`, 1 minus the mean difference per query.
+    Scores of several texts are averaged.
     """
     if isinstance(seq, list):
         options: dict[str, Any] = {"exclude_bos": exclude_bos, "exclude_current_token": exclude_current_token}

@@ -89,7 +89,7 @@ class HooklensDriver:
 
     def __init__(self, model: str | Path | HookedTransformer, tokenizer: Any = None) -> None:
         if isinstance(model, HookedTransformer):
-            # A wrapper of its own, whose arrays are torch's and which has no hooks.
+            # A separate wrapper of the same weights, with torch tensors and without the model's hooks.
             own = TorchTransformer(model._native, name=model._name)
         else:
             own = TorchTransformer.from_pretrained_no_processing(model)
@@ -162,7 +162,7 @@ class HooklensDriver:
         return ForwardResult(logits=logits, captured=captured, new_tokens=new_tokens)
 
     def supports(self, feature: str) -> bool:
-        """Whether a feature of the protocol is supported. None is: no gradients, weights or callbacks."""
+        """Whether a feature of the protocol is supported. No feature is: not gradients, weights or callbacks."""
         return feature in self._supported_features
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class HooklensDriver:
     def _check(self, name: str) -> None:
         if name in self.non_fireable_hook_points:
             raise NotImplementedError(
-                f"{name} has another meaning in TransformerLens 4 than in hooklens; for hooklens's, use {_REPLACEMENT}"
+                f"{name} means something else in TransformerLens 4; for hooklens's meaning, use {_REPLACEMENT}"
             )
         if name not in self._points:
             assert self._model is not None
@@ -202,7 +202,7 @@ class HooklensDriver:
 
 
 def boot_hooklens(model: str | Path | HookedTransformer, tokenizer: Any = None) -> Any:
-    """A `RemoteBridge` for a model. `tokenizer` is one of transformers; without it, the bridge takes ids only."""
+    """A `RemoteBridge` for a model. `tokenizer` is a transformers tokenizer; without it, the bridge takes ids only."""
     from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
     from transformer_lens.model_bridge.remote_bridge import RemoteBridge
     from transformer_lens.model_bridge.sources._bridge_builder import configure_tokenizer
@@ -325,7 +325,7 @@ def _edit(name: str, given: Any) -> Callable[..., Any]:
     def edit(activation: Any, hook: Any) -> Any:
         nonlocal prompt_edited
         if pos is not None and prompt_edited:
-            return None  # a step of a generation
+            return None  # a generated token, after the prompt
         prompt_edited = True
         if operation == "scale":
             activation[where] *= value

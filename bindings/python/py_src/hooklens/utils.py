@@ -52,8 +52,8 @@ def get_corner(tensor: Any, n: int = 3) -> Any:
 
 
 def lm_cross_entropy_loss(logits: Any, tokens: Any, attention_mask: Any = None, per_token: bool = False) -> Any:
-    """The loss of next-token predictions: the mean, or `[batch, pos - 1]` with `per_token`. Pairs with padding count
-    as 0 and are not part of the mean."""
+    """The loss of next-token predictions: the mean, or `[batch, pos - 1]` with `per_token`. Predictions of or from
+    padding count as 0 and are excluded from the mean."""
     framework = framework_of(logits)
     losses = -framework.at_ids(framework.log_softmax(logits)[..., :-1, :], tokens[..., 1:])
     if attention_mask is None:
@@ -64,7 +64,7 @@ def lm_cross_entropy_loss(logits: Any, tokens: Any, attention_mask: Any = None, 
 
 
 def lm_accuracy(logits: Any, tokens: Any, per_token: bool = False) -> Any:
-    """The share of positions at which the most likely token is the next one; with `per_token`, whether it is at each
+    """The fraction of positions at which the most likely token is the next one; with `per_token`, whether it is at each
     position, `[batch, pos - 1]`."""
     right = logits[..., :-1, :].argmax(-1) == tokens[..., 1:]
     return right if per_token else right.sum() / int(np.prod(right.shape))

@@ -295,7 +295,7 @@ impl<'a> Analysis<'a> {
             return self.recorded(hook::resid_post(last));
         }
         match (self.recorded(hook::resid_pre(layer)), layer) {
-            // Equal to the previous layer's output, unless a hook changed it in between.
+            // The stream before a layer equals the previous layer's output, unless a hook changed it in between.
             (Err(_), 1..) if !self.is_edited(layer, "hook_resid_pre") => self.recorded(hook::resid_post(layer - 1)),
             (found, _) => found,
         }

@@ -13,7 +13,7 @@ pub(super) struct Cut {
     recorded: [usize; 2],
     rows: Range<usize>,
     positions: Chosen,
-    /// The selected rows.
+    /// Text positions of the recorded columns of the selected rows.
     columns: RecordedRows,
     /// Whether positions were already selected. If so, a further selection is relative to them.
     chosen: bool,

@@ -25,7 +25,7 @@ impl Analysis<'_> {
     /// let analysis = model.analyze(&cache)?.positions(-1)?;
     /// let parts = analysis.decompose_resid(Stage::Final)?;
     /// let shares = analysis.logit_attrs(&parts, Direction::token("Mary").minus("John"))?; // [component, 1, 1]
-    /// // With the biases, they sum to the difference of the two logits.
+    /// // The contributions sum to the difference of the two logits without their biases.
     /// let bias = analysis.logit_bias().unwrap_or_else(|| Tensor::zeros([61], &model.device()));
     /// let logits = logits.narrow(1, 14, 1).reshape([61]) - bias;
     /// let [mary, john] = [1, 2].map(|id| logits.clone().narrow(0, id, 1));

@@ -21,8 +21,8 @@ impl Analysis<'_> {
     /// neurons of routed experts are called `L0E0N0`, ... and are zero at tokens not routed to the expert; neurons of
     /// the shared expert are called `L0SN0`, ...
     ///
-    /// Stored as activations and output weights. [`Components::project`] and [`Analysis::logit_attrs`] never
-    /// materialize the vectors; [`Components::vectors`] does.
+    /// The components are stored as activations and output weights. [`Components::project`] and
+    /// [`Analysis::logit_attrs`] never materialize the vectors; [`Components::vectors`] does.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -36,8 +36,8 @@ impl Analysis<'_> {
     ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`] unless `*mlp.hook_post` was recorded and, if the MLP's output is normalized,
-    /// `*ln2_post.hook_scale`. A mixture requires `*mlp.hook_expert_*` and `*mlp.experts.*.hook_post` at all positions
-    /// instead of `*mlp.hook_post`, and also `*mlp.shared.hook_*` if it has a shared expert.
+    /// `*ln2_post.hook_scale`. A mixture of experts requires `*mlp.hook_expert_*` and `*mlp.experts.*.hook_post` at
+    /// all positions instead of `*mlp.hook_post`, and also `*mlp.shared.hook_*` if it has a shared expert.
     pub fn stack_neuron_results(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
         let mut neurons = self.no_components(place);

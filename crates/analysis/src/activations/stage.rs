@@ -3,7 +3,7 @@
 use hooklens_model::config::{Layers, ResidualScheme, Settings, TransformerConfig};
 use hooklens_model::error::InputError;
 
-/// A stage of the residual stream: a point where a component reads what earlier ones have written.
+/// A stage of the residual stream: a point where a component reads what earlier components have written.
 ///
 /// ```
 /// use hooklens::activations::Stage;

@@ -77,7 +77,7 @@ impl EdgeGraph {
         self.edges().next().is_none()
     }
 
-    /// All edges, by sender.
+    /// All edges, ordered by sender.
     pub fn edges(&self) -> impl Iterator<Item = (Sender, Receiver)> {
         self.places().map(|(from, to)| (self.senders[from], self.receivers[to]))
     }

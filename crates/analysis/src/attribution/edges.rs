@@ -92,9 +92,9 @@ pub enum Gradient {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EdgeScores {
-    /// The senders, in the order of the first axis.
+    /// The senders, in the order of the first axis of `scores`.
     pub senders: Vec<Sender>,
-    /// The receivers, in the order of the second axis.
+    /// The receivers, in the order of the second axis of `scores`.
     pub receivers: Vec<Receiver>,
     /// Whether each layer's MLP reads the same stream as its attention.
     parallel: bool,
@@ -332,8 +332,8 @@ impl Patching<'_> {
         Ok(EdgeScores::of_graph(&graph, &per_example))
     }
 
-    /// The gradient of the metric at each receiver's input, `[receiver, row, pos * d_model]`, in the unpatched runs of the
-    /// examples or, if `embedding` is given, in a run on that embedding.
+    /// The gradient of the metric at each receiver's input, `[receiver, row, pos * d_model]`, in the unpatched runs of
+    /// the examples or, if `embedding` is given, in a run on that embedding.
     fn slopes_at_receivers(
         &self,
         examples: &[usize],
@@ -410,8 +410,8 @@ fn changes(model: &HookedTransformer, base: &ActivationCache, source: &Activatio
     Ok(change.reshape([senders, rows, pos * d_model]))
 }
 
-/// The gradient at each head's input, `[head, row, pos * d_model]`, computed from the gradient at the head's queries, keys
-/// or values, `[row, pos, head, d_head]`.
+/// The gradient at each head's input, `[head, row, pos * d_model]`, computed from the gradient at the head's queries,
+/// keys or values, `[row, pos, head, d_head]`.
 fn by_head(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>, weight: Tensor<2>, backward: Backward) -> Tensor<3> {
     let [batch, pos, heads, d_head] = gradient.dims();
     let [d_model, _] = weight.dims();

@@ -144,17 +144,17 @@ impl Patching<'_> {
     }
 }
 
-/// One layer's activations.
+/// One layer's activations and gradient, from which the effects of its queries or keys are estimated.
 struct Recomputed {
     /// The attention pattern of the unpatched run, `[1, head, query, key]`.
     pattern: ArrayD<f32>,
     /// The gradient of the metric at the pattern, `[1, head, query, key]`.
     gradient: ArrayD<f32>,
-    /// The queries (or keys) that are patched, in the unpatched run, `[1, pos, head, d_head]`.
+    /// The queries (or keys) to patch, with their values in the unpatched run, `[1, pos, head, d_head]`.
     base: ArrayD<f32>,
-    /// Like `base`, in the source run.
+    /// The same queries (or keys) with their values in the source run, `[1, pos, head, d_head]`.
     source: ArrayD<f32>,
-    /// The keys (or queries) that are not patched, in the unpatched run, `[1, pos, head, d_head]`.
+    /// The keys (or queries) that the patched queries (or keys) are multiplied by, `[1, pos, head, d_head]`.
     other: ArrayD<f32>,
     /// Number by which products of queries and keys are divided to get scores.
     divisor: f64,
@@ -172,20 +172,20 @@ impl Recomputed {
         product.sum::<f64>() / self.divisor
     }
 
-    /// Entry of the pattern, and the gradient at it.
+    /// An entry of the attention pattern, and the gradient at that entry.
     fn at(&self, head: usize, query: usize, key: usize) -> (f64, f64) {
         let at = [0, head, query, key];
         (f64::from(self.pattern[at]), f64::from(self.gradient[at]))
     }
 
-    /// Effects of each query, `[pos, head]`.
+    /// Estimated effect of patching each query, `[pos, head]`.
     fn of_queries(&self) -> Vec<f64> {
         let [heads, queries, keys] = [1, 2, 3].map(|axis| self.pattern.shape()[axis]);
         let group = heads / self.other.shape()[2];
         let mut effects = Vec::with_capacity(queries * heads);
         for query in 0..queries {
             for head in 0..heads {
-                // The attention of the sink, if the model has sinks; its score does not change.
+                // Starts with the attention to the sink, if the model has sinks; the sink's score does not change.
                 let mut sum = 1.0 - (0..keys).map(|key| self.at(head, query, key).0).sum::<f64>();
                 let (mut before, mut after) = (0.0, 0.0);
                 for key in 0..keys {
@@ -203,7 +203,7 @@ impl Recomputed {
         effects
     }
 
-    /// Effects of each key, `[pos, kv_head]`.
+    /// Estimated effect of patching each key, `[pos, kv_head]`.
     fn of_keys(&self) -> Vec<f64> {
         let [heads, queries, keys] = [1, 2, 3].map(|axis| self.pattern.shape()[axis]);
         let kv_heads = self.base.shape()[2];

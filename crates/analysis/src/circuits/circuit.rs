@@ -32,7 +32,7 @@ use hooklens_model::error::Result;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Circuit {
     graph: EdgeGraph,
-    /// `[sender, receiver]`.
+    /// Whether each edge is in the circuit, `[sender, receiver]`.
     kept: Array2<bool>,
 }
 
@@ -42,7 +42,7 @@ impl Circuit {
         Self { graph: graph.clone(), kept: Array2::default((graph.senders().len(), graph.receivers().len())) }
     }
 
-    /// The whole model.
+    /// The circuit with all edges of the model.
     pub fn full(graph: &EdgeGraph) -> Self {
         Self::of_places(graph, graph.places())
     }
@@ -124,8 +124,8 @@ impl Circuit {
     }
 
     /// Grows a circuit of `count` edges from the logits backward: each step adds the edge with the largest mean score
-    /// by magnitude among the edges into components that the circuit already contains. A head's queries, keys and values
-    /// are reached through its output.
+    /// by magnitude among the edges into components that the circuit already contains. An edge from a head makes the
+    /// edges into the head's queries, keys and values available.
     ///
     /// # Errors
     /// Fails if a score is not finite.
@@ -178,7 +178,7 @@ impl Circuit {
         &self.graph
     }
 
-    /// The edges of the circuit, by sender.
+    /// The edges of the circuit, sorted by sender.
     pub fn edges(&self) -> impl Iterator<Item = (Sender, Receiver)> {
         self.places().map(|(from, to)| (self.graph.senders()[from], self.graph.receivers()[to]))
     }
@@ -226,7 +226,7 @@ impl Circuit {
     /// let (head, mlp) = (Sender::Head(0, 1), Sender::Mlp(2));
     /// let edges = [(Sender::Embed, Receiver::Mlp(2)), (mlp, Receiver::Logits), (head, Receiver::Mlp(2))];
     /// let circuit = Circuit::of_edges(&graph, edges)?.pruned();
-    /// assert_eq!(circuit.len(), 2); // nothing is read by head 0.1
+    /// assert_eq!(circuit.len(), 2); // head 0.1 has no incoming edges
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]

@@ -120,8 +120,8 @@ impl EdgeScores {
         Ok(Self::of_graph(graph, &[scores.mapv(|score| -score)]))
     }
 
-    /// The mean scores in MIB's JSON, with the edges of a circuit marked as `in_graph`. Their sign is reversed: positive
-    /// scores say that keeping an edge raises the metric.
+    /// Formats the mean scores as MIB's JSON, with the edges of a circuit marked as `in_graph`. The sign of the scores
+    /// is reversed: positive scores say that keeping an edge raises the metric.
     ///
     /// ```
     /// use hooklens::attribution::{EdgeScores, Gradient};
@@ -171,7 +171,8 @@ impl EdgeScores {
     }
 }
 
-/// Which edges are in the graph, and their scores, both `[sender, receiver]`. An edge without a score has NaN.
+/// Which edges are in the graph, and the scores of all edges, both `[sender, receiver]`. The score of an edge is NaN if
+/// the file has none.
 fn mib_edges(graph: &EdgeGraph, value: serde_json::Value) -> Result<(Array2<bool>, Array2<f64>), CircuitError> {
     let stored: Mib = serde_json::from_value(value).map_err(unreadable)?;
     if stored.nodes.values().any(|node| node.neurons.is_some()) {
@@ -198,7 +199,7 @@ fn mib_edges(graph: &EdgeGraph, value: serde_json::Value) -> Result<(Array2<bool
         })?;
         let place = names.place(ends.0, ends.1)?;
         if seen[place] && kept[place] != edge.in_graph {
-            let reason = format!("query heads that share keys and values disagree about `{}`", excerpt(name));
+            let reason = format!("query heads that share keys and values differ in `in_graph` for `{}`", excerpt(name));
             return Err(CircuitError::File { reason });
         }
         seen[place] = true;

@@ -7,9 +7,9 @@ use super::factored_matrix::FactoredMatrix;
 use crate::error::MatrixError;
 
 impl<const D: usize> FactoredMatrix<D> {
-    /// The singular value decomposition `u · diag(s) · vh` of each matrix, computed in f64 from the small matrix between
-    /// the factors: `u` is `[..., left, rank]`, `s` is `[..., 1, rank]` in descending order, and `vh` is
-    /// `[..., rank, right]`. The columns of `u` and the rows of `vh` are orthonormal.
+    /// The singular value decomposition `u · diag(s) · vh` of each matrix, computed in f64 from QR decompositions of
+    /// the factors, without multiplying them out: `u` is `[..., left, rank]`, `s` is `[..., 1, rank]` in descending
+    /// order, and `vh` is `[..., rank, right]`. The columns of `u` and the rows of `vh` are orthonormal.
     ///
     /// ```
     /// # use hooklens::prelude::*;

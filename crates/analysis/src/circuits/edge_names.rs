@@ -1,4 +1,4 @@
-//! [`EdgeNames`]: finds edges by the names of their ends.
+//! [`EdgeNames`]: finds edges by the names of their sender and receiver.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use crate::error::CircuitError;
 use crate::patching::Receiver;
 use hooklens_hooks::nearest;
 
-/// How the ends of edges are written.
+/// Naming scheme for senders and receivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Naming {
     /// As displayed: `L0H1`, `L2H0.q`, `3_mlp`, `embed`, `logits`.
@@ -16,7 +16,7 @@ pub(super) enum Naming {
     Mib,
 }
 
-/// The ends of edges by name.
+/// Indices of senders and receivers by name.
 pub(super) struct EdgeNames<'g> {
     graph: &'g EdgeGraph,
     senders: HashMap<String, usize>,

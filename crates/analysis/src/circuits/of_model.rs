@@ -13,7 +13,7 @@ use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::{DecoderChecks, HeadWeight, HookedTransformer, ModelParts, head_weights};
 
-/// Which biases are summed.
+/// Which biases [`Circuits::accumulated_bias`] sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Biases {

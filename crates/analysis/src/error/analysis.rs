@@ -48,7 +48,7 @@ pub enum AnalysisError {
         same_places: bool,
     },
     /// A hook edited a norm's output, so the layers that read it saw something other than the normalized stream.
-    #[error("a hook edited `{point}`, so these components do not sum to what was read there")]
+    #[error("a hook edited `{point}`, so these components do not sum to its value")]
     EditedNorm {
         /// Name of the point.
         point: String,
@@ -73,8 +73,8 @@ pub enum AnalysisError {
     },
     /// No component of the requested kind, or with a matching label, has written to the stream before this stage.
     #[error(
-        "there are no such components: none of this kind, or with a matching label, has written to the residual stream \
-         before this stage"
+        "there are no components to return: no component of this kind or with a matching label has written to the \
+         residual stream before this stage"
     )]
     Nothing,
     /// A norm has already been applied to the components.

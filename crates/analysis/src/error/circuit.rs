@@ -24,9 +24,9 @@ pub enum CircuitError {
     Unknown {
         /// `sender`, `receiver`, `component`, `edge` or `node`.
         kind: &'static str,
-        /// The name.
+        /// The name that was not found.
         given: String,
-        /// The nearest names.
+        /// The most similar names in the model.
         nearest: Vec<String>,
     },
     /// The sender writes after the receiver has read.
@@ -51,7 +51,7 @@ pub enum CircuitError {
     /// The circuit or the scores belong to a model with different weights.
     #[error(
         "the circuit or the scores belong to a model with other weights, weight processing or dictionaries: they hash \
-         to {given}, but this model's hash to {expected}"
+         to {given}, but those of this model hash to {expected}"
     )]
     OtherModel {
         /// Hash of the weights that the circuit or the scores belong to.
@@ -59,10 +59,10 @@ pub enum CircuitError {
         /// Hash of the model's weights.
         expected: String,
     },
-    /// The share of edges or nodes is not between 0 and 1.
-    #[error("the share to keep is {given}, but must be at least 0 and at most 1")]
+    /// The fraction of edges or nodes to keep is not between 0 and 1.
+    #[error("the fraction to keep is {given}, but must be at least 0 and at most 1")]
     Share {
-        /// The share.
+        /// The given fraction.
         given: f64,
     },
     /// A score is NaN or infinite.

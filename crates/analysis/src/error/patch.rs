@@ -107,7 +107,7 @@ pub enum PatchError {
         given: usize,
     },
     /// The metric returned NaN.
-    #[error("the metric is {value} for example {example} {site}")]
+    #[error("the metric of example {example} is {value} {site}")]
     NotANumber {
         /// Description of the patch, such as `with blocks.3.attn.hook_z head 2 patched`.
         site: String,

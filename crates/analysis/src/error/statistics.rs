@@ -23,7 +23,7 @@ pub enum StatisticsError {
         example: usize,
         /// The effect.
         value: f64,
-        /// Where it was measured, for messages; empty for a single series of effects.
+        /// Where the effect was measured, for messages; empty for a single series of effects.
         place: String,
     },
     /// A statistic of all examples together is NaN or infinite, so it has no interval.
@@ -40,8 +40,8 @@ pub enum StatisticsError {
     },
     /// There are more successes than trials, or no trials.
     #[error(
-        "no success rate for {successes} successes in {trials} trials; expected at least 1 trial and no more successes \
-         than trials"
+        "cannot compute a success rate from {successes} successes in {trials} trials; expected at least 1 trial and no \
+         more successes than trials"
     )]
     Trials {
         /// The number of successes.

@@ -36,11 +36,12 @@ pub enum HeadPattern {
     DuplicateToken,
     /// Attention to the tokens after earlier occurrences of the same token.
     Induction,
-    /// A custom pattern, `[query, key]`, with the expected attention for rows of this length.
+    /// A custom pattern: the expected attention, `[query, key]`. Every row must have as many tokens as the pattern has
+    /// queries.
     Given(Array2<f32>),
 }
 
-/// How an attention pattern is compared with the expected one.
+/// How a head's attention pattern is compared with the expected pattern.
 ///
 /// ```
 /// use hooklens::experiments::{HeadDetection, HeadError, HeadPattern};
@@ -48,7 +49,7 @@ pub enum HeadPattern {
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let text = "king drum sun star king drum sun";
 /// let by = |error| model.detect_heads(text, &HeadDetection::new(HeadPattern::PreviousToken).error(error));
-/// // The share of attention and the distance from the pattern give different scores.
+/// // The fraction of attention that matches and the distance from the pattern give different scores.
 /// assert_ne!(by(HeadError::Mul)?, by(HeadError::Abs)?);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -110,7 +111,7 @@ impl HeadDetection {
         self
     }
 
-    /// The score of a pattern `[query, key]`.
+    /// The score of a head's attention pattern, `[query, key]`.
     fn score(&self, pattern: ArrayView2<'_, f32>, expected: &Array2<f32>) -> f64 {
         let counts =
             |query: usize, key: usize| !(self.exclude_bos && key == 0 || self.exclude_current_token && query == key);

@@ -52,8 +52,8 @@ fn prompt(rng: &mut dyn RngCore) -> IoiPrompt {
     IoiPrompt { text: sentence.until_given(wrong), corrupted: sentence.until_given(answer), answer, wrong }
 }
 
-/// A random training text of the embedded model: two sentences. In most, one of the two names is the giver; in some,
-/// the giver is a third name, so the receiver cannot be predicted.
+/// A random training text for the embedded model `ioi`: two sentences. In most, one of the two names is the giver; in
+/// some, the giver is a third name, so the receiver cannot be predicted.
 ///
 /// ```
 /// use rand_chacha::ChaCha8Rng;

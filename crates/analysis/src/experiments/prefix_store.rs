@@ -111,8 +111,10 @@ impl<'m> PrefixStore<'m> {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Intervened`] if hooks edited activations while the cache was computed; [`CacheError::Length`],
-    /// [`CacheError::Batch`] or [`CacheError::OtherText`] if the cache is not one row of these tokens.
+    /// [`CacheError::Intervened`] if hooks edited activations while the cache was computed; [`CacheError::Hides`] if
+    /// the cache masks its first positions; [`CacheError::Length`], [`CacheError::Batch`] or
+    /// [`CacheError::OtherText`] if the cache is not one row of these tokens. Also fails if the cache was computed by
+    /// a different model.
     pub fn insert(&mut self, prefix: impl Into<hooklens_model::driver::Input>, mut cache: KeyValueCache) -> Result<()> {
         let tokens = self.row(self.model.token_input(prefix.into())?)?;
         if !cache.interventions().is_empty() {

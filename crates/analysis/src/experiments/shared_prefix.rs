@@ -65,7 +65,7 @@ impl<'m> SharedPrefix<'m> {
         Self { model, record, logits, tokens: Vec::new(), cache, recorded: None, made: None, saved: 0, identity }
     }
 
-    /// Number of tokens that did not have to be computed so far.
+    /// Number of tokens so far that were reused from a shared prefix instead of being computed.
     pub fn saved(&self) -> usize {
         self.saved
     }
@@ -94,7 +94,8 @@ impl<'m> SharedPrefix<'m> {
         run_sharing(self, rows, common_prefix(rows))
     }
 
-    /// Makes `prefix` the current prefix, recorded if `whole`, and returns the number of tokens computed for it.
+    /// Makes `prefix` the current prefix, and records its activations if `whole`. Returns the number of tokens
+    /// computed.
     fn move_to(&mut self, prefix: &[u32], whole: bool) -> Result<usize> {
         let alike = self.tokens.iter().zip(prefix).take_while(|(a, b)| a == b).count();
         // Recurrent states cannot be rolled back to an earlier position.

@@ -35,7 +35,7 @@ use hooklens_model::processing::is_centered;
 /// ```
 #[derive(Debug, Clone)]
 pub struct TunedLens {
-    /// Weight `[d_model, d_model]`, in PyTorch's layout with outputs first, and bias `[1, d_model]`.
+    /// Each layer's weight `[d_model, d_model]`, in PyTorch's layout with outputs first, and bias `[1, d_model]`.
     translators: Vec<(Tensor<2>, Tensor<2>)>,
 }
 

@@ -26,8 +26,8 @@ pub(super) struct BaseRun {
     tokens: Vec<u32>,
     /// Residual stream before each layer, `[1, pos, d_model]`.
     resid_pre: Vec<Tensor<3>>,
-    /// `None` for bidirectional models (where all positions depend on each other), for models with recurrent states,
-    /// and if rotations depend on the length of the text.
+    /// Keys and values of the run. `None` for bidirectional models (where all positions depend on each other), for
+    /// models with recurrent states, and if rotations depend on the length of the text.
     kv_cache: Option<KeyValueCache>,
     pub(super) logits: Tensor<3>,
     pub(super) recorded: ActivationCache,
@@ -55,7 +55,7 @@ impl BaseRun {
         logits: Logits,
     ) -> Result<Self> {
         let n_layers = model.config().n_layers();
-        // A gated delta net's state is not available at every position, and rotations that change with the length of
+        // Recurrent states are not available at every position, and rotations that change with the length of
         // the text cannot be continued from a shorter text.
         let restarts =
             !model.config().bidirectional() && !model.config().has_states() && !model.config().outgrows(tokens.len());

@@ -75,7 +75,8 @@ impl<M: Patchable> Example<'_, M> {
         Ok((base.recorded, self.read(base.logits, "without a patch")?))
     }
 
-    /// Computes the metric from the logits of a run on this prompt or its source.
+    /// Computes the metric from the logits of the unpatched run or the source run. `which` describes the run in error
+    /// messages.
     pub(super) fn read(&self, logits: Tensor<3>, which: &str) -> Result<f64> {
         Ok(read_values(self.metric.judge(logits, self.number)?, self.number, |_| which.to_string())?[0])
     }

@@ -241,7 +241,7 @@ fn ids(model: &impl Patchable, choice: TokenChoice) -> Result<Vec<u32>> {
         TokenChoice::Rows(rows) => rows,
         TokenChoice::Places(_) => {
             let (given, allowed) =
-                ("one token per position".into(), "one token, or one per example: only the last logits are read");
+                ("one token per position".into(), "one token, or one per example: only the last position is read");
             return Err(InputError::Setting { name: "answer", given, allowed: allowed.into() }.into());
         }
     };

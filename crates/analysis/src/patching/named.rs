@@ -36,42 +36,42 @@ macro_rules! named {
 
 impl<M: Patchable> Patching<'_, M> {
     named! {
-        /// The residual stream before each layer, `[layer, pos]`.
+        /// Patches the residual stream before each layer, `[layer, pos]`.
         resid_pre "blocks.*.hook_resid_pre" [Pos];
-        /// The residual stream between attention and MLP, `[layer, pos]`.
+        /// Patches the residual stream between attention and MLP, `[layer, pos]`.
         resid_mid "blocks.*.hook_resid_mid" [Pos];
-        /// Attention output, `[layer, pos]`.
+        /// Patches each layer's attention output, `[layer, pos]`.
         attn_out "blocks.*.hook_attn_out" [Pos];
-        /// MLP output, `[layer, pos]`.
+        /// Patches each layer's MLP output, `[layer, pos]`.
         mlp_out "blocks.*.hook_mlp_out" [Pos];
-        /// Each head's output at each position, `[layer, pos, head]`.
+        /// Patches each head's output at each position, `[layer, pos, head]`.
         attn_head_out_by_pos "blocks.*.attn.hook_z" [Pos, Head];
-        /// Each head's query at each position, `[layer, pos, head]`.
+        /// Patches each head's query at each position, `[layer, pos, head]`.
         attn_head_q_by_pos "blocks.*.attn.hook_q" [Pos, Head];
-        /// Each head's key at each position, `[layer, pos, kv_head]`.
+        /// Patches each key/value head's key at each position, `[layer, pos, kv_head]`.
         attn_head_k_by_pos "blocks.*.attn.hook_k" [Pos, Head];
-        /// Each head's value at each position, `[layer, pos, kv_head]`.
+        /// Patches each key/value head's value at each position, `[layer, pos, kv_head]`.
         attn_head_v_by_pos "blocks.*.attn.hook_v" [Pos, Head];
-        /// Each head's attention pattern at each query position, `[layer, head, dest_pos]`.
+        /// Patches each head's attention pattern at each query position, `[layer, head, dest_pos]`.
         attn_head_pattern_by_pos "blocks.*.attn.hook_pattern" [Head, Query];
-        /// Each entry of each head's attention pattern, `[layer, head, dest_pos, src_pos]`.
+        /// Patches each entry of each head's attention pattern, `[layer, head, dest_pos, src_pos]`.
         attn_head_pattern_dest_src_pos "blocks.*.attn.hook_pattern" [Head, Query, Key];
-        /// Each head's output at all positions, `[layer, head]`.
+        /// Patches each head's output at all positions, `[layer, head]`.
         attn_head_out_all_pos "blocks.*.attn.hook_z" [Head];
-        /// Each head's queries at all positions, `[layer, head]`.
+        /// Patches each head's queries at all positions, `[layer, head]`.
         attn_head_q_all_pos "blocks.*.attn.hook_q" [Head];
-        /// Each head's keys at all positions, `[layer, kv_head]`.
+        /// Patches each key/value head's keys at all positions, `[layer, kv_head]`.
         attn_head_k_all_pos "blocks.*.attn.hook_k" [Head];
-        /// Each head's values at all positions, `[layer, kv_head]`.
+        /// Patches each key/value head's values at all positions, `[layer, kv_head]`.
         attn_head_v_all_pos "blocks.*.attn.hook_v" [Head];
-        /// Each head's whole attention pattern, `[layer, head]`.
+        /// Patches each head's whole attention pattern, `[layer, head]`.
         attn_head_pattern_all_pos "blocks.*.attn.hook_pattern" [Head];
-        /// Each neuron's activation at all positions, `[layer, d_mlp]`.
+        /// Patches each neuron's activation at all positions, `[layer, d_mlp]`.
         neurons_all_pos "blocks.*.mlp.hook_post" [DMlp];
     }
 
-    /// Output, queries, keys, values and pattern of each head at all positions, `[activation, layer, head]`. Requires a
-    /// model without grouped-query attention.
+    /// Patches the output, queries, keys, values and pattern of each head at all positions,
+    /// `[activation, layer, head]`. Requires a model without grouped-query attention.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -99,7 +99,7 @@ impl<M: Patchable> Patching<'_, M> {
         ])
     }
 
-    /// Output, queries, keys, values and pattern of each head at each position,
+    /// Patches the output, queries, keys, values and pattern of each head at each position,
     /// `[activation, layer, pos, head]`.
     ///
     /// ```
@@ -132,7 +132,8 @@ impl<M: Patchable> Patching<'_, M> {
         ])
     }
 
-    /// Residual stream before each layer, attention output and MLP output, `[activation, layer, pos]`.
+    /// Patches the residual stream before each layer, the attention output and the MLP output, at each position,
+    /// `[activation, layer, pos]`.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};

@@ -57,7 +57,7 @@ impl Sites {
         &self.selection
     }
 
-    /// The selected points in firing order, each with the indices of the swept axes in its shape.
+    /// The selected points in firing order, each with the indices of its swept axes.
     pub(crate) fn resolve(&self, catalog: &Catalog) -> Result<Vec<(PointId, Vec<usize>)>> {
         let ids = self.selection.resolve(catalog)?;
         Ok(ids.into_iter().map(|id| Ok((id, self.swept(catalog.info(id))?))).collect::<Result<Vec<_>, PatchError>>()?)

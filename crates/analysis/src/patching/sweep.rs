@@ -130,8 +130,8 @@ impl<'m, M: Patchable> Patching<'m, M> {
         Ok(Self { model, base, source, metric, backward: Backward::default(), progress: None })
     }
 
-    /// Swaps the runs: patches activations of the corrupted prompts into runs on the clean prompts. Does not change
-    /// ablations.
+    /// Swaps the runs: patches activations of the corrupted prompts into runs on the clean prompts. Has no effect on
+    /// zero and mean ablations, which have no source run.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -216,8 +216,8 @@ impl<'m, M: Patchable> Patching<'m, M> {
         self.sweep_from(sites, &self.source, true)
     }
 
-    /// A control sweep that patches every site with its unpatched value, without skipping any. All values equal the
-    /// baseline, up to rounding.
+    /// Runs a control sweep that patches every site with its unpatched value, without skipping sites at which nothing
+    /// changes. All values equal the baseline, up to rounding.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};

@@ -29,7 +29,7 @@ impl Choices {
         let (mut taken, mut words) = (Vec::new(), Vec::new());
         for slots in self.slots.chunks(self.width.max(1)) {
             let free = self.rows.len().saturating_sub(taken.len()).max(1) as u128;
-            // The remainder is less than the number of rows.
+            // The remainder fits in a `usize`, because it is less than the number of rows.
             let mut row = (number % free) as usize;
             number /= free;
             // Skips the rows already taken, in ascending order.
@@ -43,7 +43,7 @@ impl Choices {
         words
     }
 
-    /// A row, for messages.
+    /// Formats a row for messages.
     pub(super) fn name(row: &[String]) -> String {
         row.join("/")
     }

@@ -45,7 +45,7 @@ fn token_after(tokenizer: &Tokenizer, before: &[u32], prefix: &str, word: &str) 
     (text.trim().to_lowercase() == word.trim().to_lowercase()).then_some(*id)
 }
 
-/// Makes pairs of the combinations of words.
+/// Makes prompt pairs from combinations of words.
 pub(super) struct Filler<'t> {
     pub(super) texts: [&'t str; 4],
     pub(super) choices: &'t [Choices],
@@ -53,7 +53,7 @@ pub(super) struct Filler<'t> {
 }
 
 impl Filler<'_> {
-    /// The pair of a combination, or the reason why the tokenizer does not permit it.
+    /// The pair for combination `number`, or the reason why the pair cannot be used with this tokenizer.
     pub(super) fn pair(&self, mut number: u128) -> Result<Result<PromptPair, String>, PromptSetError> {
         let mut words = BTreeMap::new();
         for own in self.choices {

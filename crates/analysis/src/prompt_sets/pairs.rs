@@ -40,7 +40,7 @@ pub struct PromptPairs {
     pub dropped: Vec<String>,
     /// Number of words and phrases of the template, used or not.
     pub words: usize,
-    /// Number of drawn pairs that were skipped because their prompts differ in length, or because an answer is not a
-    /// single token after them.
+    /// Number of drawn pairs that were skipped because their prompts differ in length, or because the answers are not
+    /// different single tokens after both prompts.
     pub skipped: usize,
 }

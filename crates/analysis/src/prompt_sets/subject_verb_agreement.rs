@@ -29,7 +29,7 @@ const NOUNS: [[&str; 2]; 24] = [
     ["house", "houses"],
 ];
 
-/// Nouns before the verb.
+/// Nouns of a phrase between the subject and the verb (`near the cabinet`).
 const PLACES: [[&str; 2]; 5] =
     [["cabinet", "cabinets"], ["window", "windows"], ["door", "doors"], ["garden", "gardens"], ["wall", "walls"]];
 

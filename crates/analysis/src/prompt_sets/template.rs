@@ -179,7 +179,7 @@ impl Template {
         [&self.clean, &self.corrupted, &self.answer, &self.wrong]
     }
 
-    /// Checks the slots.
+    /// Checks that every slot in the texts has exactly one list of words, and that every list is used.
     fn check(&self) -> Result<(), PromptSetError> {
         let mut known: BTreeMap<&str, bool> = BTreeMap::new();
         for choices in &self.choices {
@@ -223,7 +223,7 @@ impl Template {
         }
     }
 
-    /// Removes the words that the tokenizer cannot use, and returns them.
+    /// Returns the choices without the words that the tokenizer cannot use, and the removed words.
     fn usable(&self, tokenizer: &Tokenizer) -> Result<(Vec<Choices>, Vec<String>), PromptSetError> {
         let (mut choices, mut dropped) = (self.choices.clone(), Vec::new());
         // First remove words that cannot be encoded at all, so that the texts are filled only with usable words.

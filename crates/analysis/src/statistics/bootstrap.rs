@@ -7,7 +7,7 @@ use super::{Interval, Statistics, mean};
 use crate::error::StatisticsError;
 
 impl Statistics {
-    /// Resamples of this many examples.
+    /// Creates the bootstrap resamples of this many examples.
     pub(crate) fn bootstrap_resamples(&self, examples: usize) -> Resamples {
         Resamples::new(self.seed, self.resamples, examples, u32::try_from(examples).unwrap_or(u32::MAX))
     }
@@ -76,15 +76,15 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     below + (above - below) * place.fract()
 }
 
-/// Shares of the resampled values below the bounds of a BCa interval (Efron 1987, equation 6.8; acceleration by
+/// Fractions of the resampled values below the bounds of a BCa interval (Efron 1987, equation 6.8; acceleration by
 /// jackknife). `gaps` are proportional to how much each example raises the statistic `value`.
 fn corrected(value: f64, gaps: &[f64], resampled: &[f64], tail: f64) -> [f64; 2] {
     let normal = Normal::standard();
-    // The values are sorted. Those equal to `value` count half.
+    // The resampled values are sorted. Values equal to `value` count half.
     let [less, at_most] =
         [resampled.partition_point(|one| *one < value), resampled.partition_point(|one| *one <= value)];
     let below = (less + at_most) as f64 / 2.0;
-    // The normal quantile of a share of 0 or 1 is infinite.
+    // The normal quantile of 0 or 1 is infinite.
     let least = 0.5 / resampled.len() as f64;
     let bias = normal.inverse_cdf((below / resampled.len() as f64).clamp(least, 1.0 - least));
     let (squares, cubes) =

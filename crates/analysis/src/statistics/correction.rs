@@ -1,7 +1,7 @@
 //! Corrections for testing many sites.
 
-/// p-values adjusted by Benjamini and Hochberg (1995): among the sites whose adjusted value is at most `q`, the expected
-/// share of false discoveries is at most `q`. NaN values stay NaN and do not count.
+/// p-values adjusted by Benjamini and Hochberg (1995): among the sites whose adjusted value is at most `q`, the
+/// expected fraction of false discoveries is at most `q`. NaN values stay NaN and do not count.
 ///
 /// ```
 /// let adjusted = hooklens::statistics::benjamini_hochberg(&[0.01, 0.04, 0.03, 0.5]);

@@ -71,7 +71,8 @@ impl Statistics {
         self
     }
 
-    /// Sets the number of random sign flips of a permutation test. For up to 12 examples, all are enumerated instead.
+    /// Sets the number of random sign flips of a permutation test. For up to 12 examples, all sign flips
+    /// are enumerated instead.
     pub fn permutations(mut self, count: usize) -> Self {
         self.permutations = count.max(1);
         self
@@ -89,8 +90,8 @@ impl Statistics {
         self
     }
 
-    /// Computes bias-corrected and accelerated (BCa) intervals instead of percentile intervals. They are closer to their
-    /// confidence for skewed effects (Efron 1987).
+    /// Computes bias-corrected and accelerated (BCa) intervals instead of percentile intervals. For skewed effects,
+    /// the actual coverage of BCa intervals is closer to the nominal confidence (Efron 1987).
     pub fn bias_corrected(mut self) -> Self {
         self.bias_corrected = true;
         self
@@ -145,7 +146,7 @@ mod tests {
     use super::resamples::Resamples;
     use super::*;
 
-    /// What TransformerLens 4.3 computes, with its random choices (tests/reference/statistics.py).
+    /// Results of TransformerLens 4.3, with the random choices that it made (tests/reference/statistics.py).
     #[derive(Deserialize)]
     struct Golden {
         intervals: Vec<GoldenInterval>,

@@ -3,17 +3,17 @@
 use super::Statistics;
 use super::resamples::Resamples;
 
-/// Largest number of examples whose flips are all enumerated.
+/// Largest number of examples for which all sign flips are enumerated.
 const EXACT: usize = 12;
 
 impl Statistics {
-    /// Random flips of this many examples; none if all flips are enumerated.
+    /// Creates random sign flips of this many examples; none if all sign flips are enumerated.
     pub(super) fn flips(&self, examples: usize) -> Resamples {
         // Uses a different stream of random numbers than the bootstrap does.
         Resamples::new(!self.seed, if examples <= EXACT { 0 } else { self.permutations }, examples, 2)
     }
 
-    /// Share of flips whose mean is at least as far from zero as the observed mean.
+    /// Fraction of sign flips whose mean is at least as far from zero as the observed mean.
     pub(super) fn sign_flips(&self, effects: &[f64], flips: &Resamples) -> f64 {
         let observed = effects.iter().sum::<f64>().abs();
         // Tolerates rounding errors of sums that are computed in a different order.

@@ -32,7 +32,7 @@ pub(super) struct MethodArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum MethodArg {
-    /// Gradients averaged over steps in which all edges are ablated more and more (works with every --ablate)
+    /// Gradients averaged over steps that gradually ablate all edges (works with every --ablate)
     MaskGradients,
     /// Edge attribution patching
     Eap,
@@ -122,7 +122,7 @@ impl MethodArgs {
         Ok(method)
     }
 
-    /// The method; `None` for ACDC. `share` is the share of edges to keep.
+    /// The method; `None` for ACDC. `share` is the fraction of edges to keep.
     fn discovery(&self, share: f64) -> Option<Discovery> {
         let steps = self.steps.unwrap_or(5);
         Some(match self.of_edges() {

@@ -54,13 +54,13 @@ pub(super) struct CircuitArgs {
     /// Number of edges or nodes to keep
     #[arg(long, value_name = "N", conflicts_with = "share")]
     pub(super) keep: Option<usize>,
-    /// Share of the model's edges or nodes to keep
+    /// Fraction of the model's edges or nodes to keep
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     pub(super) share: f64,
     /// How edges or nodes are chosen from their scores
     #[arg(long, value_enum, default_value = "top")]
     pub(super) select: SelectArg,
-    /// Prove the circuit in this file instead of discovering one (the program's own JSON or MIB's)
+    /// Prove the circuit in this file, written with --save or in MIB's format, instead of discovering one
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["keep", "share", "select"])]
     pub(super) circuit: Option<PathBuf>,
     /// Write the circuit to this file, to be read with --circuit
@@ -99,7 +99,7 @@ pub(super) struct CircuitArgs {
 pub(super) enum SelectArg {
     /// The largest scores by magnitude
     Top,
-    /// The lowest scores, whose ablation lowers the metric most
+    /// Those with the lowest scores: their ablation lowers the metric most
     MostHelpful,
     /// Grown backward from the logits by the magnitudes of the scores
     Greedy,
@@ -175,7 +175,7 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
             }
         },
     };
-    // A mask is trained on all prompts at once, so its scores don't vary with them.
+    // A mask is trained on all prompts at once, so there are no scores per prompt to resample.
     let resampled = count.filter(|_| !args.method.is_learned());
     bar.set_message("proving");
     let statistics = Statistics::new().resamples(1000).seed(args.proof.seed);
@@ -253,8 +253,8 @@ fn save(args: &CircuitArgs, circuit: &str) -> CliResult {
     if args.json { Ok(()) } else { said(path) }
 }
 
-/// The circuit of the edges with the best scores, without edges that are on no path, and the number of edges before
-/// those were removed.
+/// The circuit of the edges with the best scores, without edges that are on no path from the embedding to the logits,
+/// and the number of edges before the removal.
 fn chosen(args: &CircuitArgs, scores: &EdgeScores) -> Result<(Circuit, usize), Failure> {
     let edges = scores.graph().len();
     let count = args.keep.unwrap_or((edges as f64 * args.share) as usize);

@@ -104,7 +104,7 @@ pub(super) fn run(args: &CircuitArgs, nodes: NodesArg, model: &HookedTransformer
             let least = usize::from(args.share > 0.0);
             let count = args.keep.unwrap_or(((all.len() as f64 * args.share) as usize).max(least));
             if count > all.len() {
-                note(format!("the model has only {} such nodes, fewer than --keep {count}", all.len()));
+                note(format!("the model has only {} nodes of this kind, fewer than --keep {count}", all.len()));
             }
             if scores.effect().values().iter().all(|effect| *effect == 0.0) {
                 note(
@@ -187,7 +187,7 @@ struct Node {
     score: Option<f64>,
     interval: Option<[f64; 2]>,
     adjusted_p_value: Option<f64>,
-    /// Share of the resampled circuits that contain the node.
+    /// Fraction of the resampled circuits that contain the node.
     inclusion: Option<f64>,
 }
 

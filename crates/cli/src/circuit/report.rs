@@ -77,7 +77,7 @@ struct Edge {
     sender: Sender,
     receiver: Receiver,
     score: Option<f64>,
-    /// Share of the resampled circuits that contain the edge.
+    /// Fraction of the resampled circuits that contain the edge.
     inclusion: Option<f64>,
     /// Faithfulness that the circuit loses without the edge.
     loss: Option<f64>,
@@ -139,7 +139,7 @@ fn csv(edges: &[Edge], labels: CsvLabels) -> String {
     table.finish()
 }
 
-/// Faithfulness by the share of edges or nodes, on a logarithmic axis.
+/// Plot of faithfulness over the fraction of edges or nodes that is kept, on a logarithmic axis.
 pub(super) fn picture<C>(own: &Curve<C>, parts: &str) -> Result<LinePlot, Error> {
     let points = own.curve.shares.iter().zip(&own.faithfulness).enumerate().map(|(at, (share, value))| {
         let [low, high] = bounds(own.intervals.as_ref().map(|all| &all[at])).unwrap_or([f64::NAN; 2]);

@@ -47,7 +47,7 @@ enum FeaturesCommand {
     --at blocks.6.mlp.hook_in --writes blocks.6.hook_mlp_out \\
     --latents 12288 --out transcoder")]
     Train(Box<train::TrainArgs>),
-    /// Measure how well a dictionary, or transcoders of all layers, reconstruct a model's activations
+    /// Measure how well a dictionary, or a set of transcoders for all layers, reconstructs a model's activations
     #[command(after_help = "Examples:
   hooklens features eval --model embedded:ioi --dictionary embedded:ioi-sae \\
     --prompts prompts.txt --out measures.json

@@ -190,12 +190,12 @@ enum Kind {
 const MOST_LATENTS: usize = 1 << 40;
 
 impl TrainArgs {
-    /// Checks numbers that depend on each other, naming the options. The library checks them too.
+    /// Checks numbers that depend on each other. The library checks them too, but its errors do not name the options.
     fn check_numbers(&self) -> CliResult {
         let (k, latents) = (self.k, self.latents);
         let has_k = !matches!(self.architecture, Kind::Gated | Kind::L1);
         let message = if latents > MOST_LATENTS {
-            format!("--latents {latents} is more than {MOST_LATENTS}")
+            format!("--latents {latents} is more than the maximum of {MOST_LATENTS}")
         } else if has_k && k > latents as f64 {
             format!("--k {k} is more than --latents {latents}; pass --k {latents} or less, or more latents")
         } else if self.tokens < self.batch_size {
@@ -427,7 +427,7 @@ fn is_finished(folder: &Path) -> bool {
 /// A folder with a dictionary contains at least one of these files.
 const DICTIONARY: [&str; 3] = ["cfg.json", "config.yaml", "sae_weights.safetensors"];
 
-/// Number of steps below which training hardly begins.
+/// Number of steps below which a note says that the training run is too short.
 const FEW: usize = 50;
 
 /// File that records how a dictionary was trained.
@@ -482,7 +482,8 @@ fn nothing_lost(place: &Place, folders: &[PathBuf]) -> CliResult {
             let there = folder.display();
             match place.resume {
                 true => format!(
-                    "{there} already contains a finished dictionary, and {out} contains no checkpoint to resume"
+                    "{there} already contains a finished dictionary, and {out} contains no checkpoint to resume; \
+                     choose another --out"
                 ),
                 false => format!("{there} already contains a dictionary; choose another --out"),
             }

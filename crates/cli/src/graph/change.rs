@@ -1,4 +1,4 @@
-//! What changed features do to the output (`--set`), and the decomposition of an attention score (`--looks`).
+//! The effect of changing features on the output (`--set`), and the decomposition of an attention score (`--looks`).
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::softmax;
@@ -41,8 +41,8 @@ struct NextToken {
     edited: Vec<EditedFeature>,
 }
 
-/// Runs the model without and with features changed; `None` if no changes are given. Prints notes on changes of
-/// inactive features that have no effect. `unit` is the noun for features in these notes.
+/// Runs the model without and with features changed; `None` if no changes are given. Prints a note for each change that
+/// has no effect because its feature is not active. `unit` is the noun for features in these notes.
 pub(super) fn changed(
     graph: &AttributionGraph,
     model: &HookedTransformer,
@@ -91,7 +91,7 @@ pub(super) fn changed(
     Ok(Some(Changed { edits: after.edited, tokens, texts }))
 }
 
-/// Prints a note for each change without effect, because the feature is not active.
+/// Prints a note for each change that has no effect because its feature is not active.
 fn note_inactive(
     sets: &[FeatureEditArg],
     edited: &[EditedFeature],

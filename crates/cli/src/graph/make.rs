@@ -94,7 +94,8 @@ pub(crate) struct MakeArgs {
     /// Memory for effects, e.g. 2GB; the rest goes to a temporary file
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1GiB")]
     memory: u64,
-    /// Number of leading positions without features (default: the beginning-of-sequence token; with --all-tokens, none)
+    /// Number of leading positions without features (default: 1 if the prompt starts with the beginning-of-sequence
+    /// token and --all-tokens is not given, else 0)
     #[arg(long, value_name = "N")]
     leave_out: Option<usize>,
     /// Keep the nodes that make up this fraction of the total influence
@@ -327,8 +328,8 @@ fn graph(
     Ok(graph.minus(&other)?)
 }
 
-/// Rejects a target that is zero, or that was already given, since it would count twice. Texts that differ in
-/// whitespace may encode to the same token.
+/// Rejects a target whose answer and wrong token are the same, so that it is always zero, and a target that was already
+/// given, so that it would count twice. Texts that differ in whitespace may encode to the same token.
 fn check_target(
     taken: &[(u32, Option<u32>)],
     ids: (u32, Option<u32>),

@@ -157,8 +157,8 @@ impl GraphReport<'_> {
         parts
     }
 
-    /// The features with the most influence on all targets, direct and through other nodes, and their shares of the
-    /// influence of all nodes.
+    /// The features with the most influence on all targets, direct and through other nodes, each with its fraction of
+    /// the influence of all nodes.
     fn influential(&self) -> Vec<(usize, f32)> {
         let own = self.graph.own_influence();
         let features = self.pruned.nodes.iter().copied().filter(|node| self.graph.nodes()[*node].is_feature());

@@ -158,7 +158,8 @@ mod tests {
 
     #[test]
     fn messages_end_where_they_do_however_the_stream_is_cut() {
-        // Whole messages, one in three frames with a ping in between, an empty one, and one with an eight-byte length.
+        // A message in one frame; a message in three frames with a ping in between; an empty message; a pong; and a
+        // message with an eight-byte length.
         let parts = [
             frame(0x82, 5),
             frame(0x02, 200),

@@ -166,7 +166,7 @@ mod tests {
         let skipped = [&[0x51, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"abc", &file].concat();
         let after: Vec<u64> = std::iter::once(0).chain(starts.iter().map(|start| start + 11)).collect();
         assert_eq!(of(&skipped), after);
-        // Damage and the end of the data end the search.
+        // The search for frames ends at damaged data and at the end of the file.
         assert_eq!(of(&file[..file.len() - 3]), starts);
         assert_eq!(of(&[&file[..], b"more"].concat()).len(), starts.len() + 1);
         assert_eq!(of(b"what"), [0]);

@@ -21,7 +21,7 @@ use hooklens_io::object_stores::is_url;
 /// a newline would start at byte 0, and a range that starts at 0 also contains the first line, so that line would be
 /// read twice.
 const PIECE: (u64, u64) = (32 << 10, 2);
-/// Number of pieces of a corpus that is neither very large nor very small: more than there are tasks.
+/// Target number of pieces of a corpus, larger than the number of tasks. Limits on the size of a piece take precedence.
 const PIECES: u64 = 8192;
 /// Maximum size of a piece of an object in a store, in bytes. Each piece takes a request.
 const REQUEST: u64 = 1 << 20;
@@ -30,7 +30,7 @@ const REQUEST: u64 = 1 << 20;
 #[derive(Debug, Clone)]
 pub struct Pieces {
     parts: Parts,
-    /// The prompts selected by their numbers, if only some are. Pieces then consist of prompts instead of parts.
+    /// The selected prompts, if only some prompts are selected. Pieces then consist of prompts instead of parts.
     selection: Option<Selection>,
 }
 
@@ -62,7 +62,7 @@ enum Kind {
     Ranges,
     /// Each part is one or more frames; the parts start at these bytes.
     Frames(Arc<[u64]>),
-    /// Parts are row groups or record batches, given as their number.
+    /// Parts are row groups or record batches; the value is the number of parts.
     #[cfg(feature = "arrow")]
     Groups(usize),
 }
@@ -114,7 +114,7 @@ fn numbered(corpus: &Corpus, mut files: Vec<FilePieces>, size: u64) -> Parts {
     Parts { files, field: corpus.field.clone(), watch: corpus.watch.clone(), size }
 }
 
-/// Range of the newlines that precede the lines starting in `range`, in a file of this length.
+/// Byte range of the newlines that precede the lines starting in `range`, in a file of `length` bytes.
 fn after_newlines(range: Range<u64>, length: Option<u64>) -> Range<u64> {
     let is_last = length.is_none_or(|length| range.end >= length);
     range.start.saturating_sub(1)..if is_last { range.end } else { range.end - 1 }

@@ -43,7 +43,7 @@ pub trait RowSource {
         Ok(self.open_all(piece..piece + 1, 0))
     }
 
-    /// Opens the rows of consecutive pieces, after the first `skipped` of the first piece.
+    /// Opens the rows of consecutive pieces, skipping the first `skipped` rows of the first piece.
     fn open_all(&self, pieces: Range<usize>, skipped: usize) -> RowIter<'_>;
 
     /// Hash of the first `rows` prompts of a piece, as in [`CorpusRow::hash`]; of all its prompts if `rows` is `None`,
@@ -98,7 +98,7 @@ type Tokenize<'m> = Box<dyn Fn(Prompt) -> Result<Vec<u32>> + Sync + 'm>;
 /// Joins the prompts of a piece and cuts them into rows.
 type Join<'m> = Box<dyn Fn(&[Vec<u32>]) -> Result<Vec<Vec<u32>>> + Sync + 'm>;
 
-/// The rows of a corpus. Nothing is kept in memory but the row being read or, where prompts are joined, a piece.
+/// The rows of a corpus. Memory holds only the row being read or, if prompts are joined, one piece.
 pub struct CorpusRows<'m> {
     pieces: Pieces,
     field: Option<String>,
@@ -122,7 +122,7 @@ impl<'m> CorpusRows<'m> {
         Ok(Self::of_pieces(corpus, pieces_of(corpus)?, Box::new(tokenize), None))
     }
 
-    /// Creates rows of a corpus whose prompts are joined and cut, piece by piece.
+    /// Creates rows of a corpus whose prompts are joined and cut into rows, piece by piece.
     pub fn joined(
         corpus: &Corpus,
         tokenize: impl Fn(Prompt) -> Result<Vec<u32>> + Sync + 'm,
@@ -160,7 +160,7 @@ impl<'m> CorpusRows<'m> {
     }
 
     /// The prompts of consecutive pieces: the piece, the prompt and its place, and the hash of the piece's prompts up
-    /// to this one.
+    /// to this prompt.
     fn hashed(&self, pieces: Range<usize>) -> impl Iterator<Item = (usize, Result<(Prompt, Place, u64)>)> + use<> {
         let (mut hash, mut current) = (Xxh3::new(), pieces.start);
         self.pieces.open_all(pieces).map(move |(piece, placed)| {

@@ -76,8 +76,8 @@ impl Selection {
         Some((self.numbers.at(rank), self.part(rank)))
     }
 
-    /// Opens the prompts of consecutive pieces. `open` opens parts of the corpus; `changed` returns the error for a part
-    /// that has fewer prompts than before.
+    /// Opens the prompts of consecutive pieces. `open` opens parts of the corpus; `changed` returns the error for a
+    /// part that has fewer prompts than before.
     pub(super) fn open(
         &self,
         pieces: Range<usize>,

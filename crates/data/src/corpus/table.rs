@@ -212,8 +212,8 @@ impl Rows {
     }
 }
 
-/// The column. For a field of a struct column, the structs that contain the field come first, because a field of a null
-/// struct is null.
+/// Arrays of the column. For a field of a struct column, the structs that contain the field come first, because a field
+/// of a null struct is null.
 fn within(batch: &RecordBatch, column: &[String]) -> Option<Vec<ArrayRef>> {
     let mut way = vec![batch.column_by_name(&column[0])?.clone()];
     for name in &column[1..] {

@@ -9,7 +9,7 @@ use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// Magic number of a frame.
+/// Magic number of a Zstandard frame.
 pub(super) const ZSTANDARD: u32 = 0xfd2f_b528;
 /// The first of sixteen magic numbers of skippable frames.
 pub(super) const SKIPPED: u32 = 0x184d_2a50;
@@ -42,8 +42,9 @@ pub(super) fn open(mut reader: impl BufRead + 'static) -> io::Result<Box<dyn Buf
     Ok(Box::new(reader))
 }
 
-/// Decompresses the frames of a Zstandard file from the start of `range`, where `reader` is, to the end of the file.
-/// Once the frames of the range have been read, the cell contains their decompressed size; until then, `u64::MAX`.
+/// Decompresses the frames of a Zstandard file from the start of `range`, where `reader` is positioned, to the end of
+/// the file. Once the frames of the range have been read, the cell contains their decompressed size; until then,
+/// `u64::MAX`.
 pub(super) fn open_frames(reader: impl BufRead + 'static, range: Range<u64>) -> (Box<dyn BufRead>, Rc<Cell<u64>>) {
     let (frames, size) = Frames::new(reader, range);
     (Box::new(BufReader::new(frames)), size)

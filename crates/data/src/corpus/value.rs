@@ -12,7 +12,7 @@ const LISTED: usize = 8;
 /// Fields read by default.
 const USUAL: [&str; 3] = ["tokens", "text", "prompt"];
 
-/// Parses the prompt of a JSON line; the inner error says what is wrong with its content.
+/// Parses the prompt of a JSON line. The inner error says why valid JSON contains no prompt.
 pub(super) fn prompt(line: &str, field: Option<&str>) -> serde_json::Result<Result<Prompt, String>> {
     let mut reader = serde_json::Deserializer::from_str(line);
     let found = Reader { path: field, outermost: true }.deserialize(&mut reader)?;

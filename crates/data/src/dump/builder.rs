@@ -378,7 +378,8 @@ impl Dump {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Fails for points without one row per token (attention patterns), and for `bf16`, which Parquet lacks.
+    /// Running the dump fails for points without one row per token (attention patterns), and for `bf16`, which Parquet
+    /// lacks.
     #[cfg(feature = "arrow")]
     #[must_use]
     pub fn tables(mut self) -> Self {

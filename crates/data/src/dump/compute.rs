@@ -37,10 +37,11 @@ fn padded(batch: &[Vec<u32>]) -> usize {
 }
 
 /// Maximum number of positions per batch on the CPU, unless a single row is longer: enough to keep the kernels busy,
-/// and few enough that intermediate values stay in the cache.
+/// and few enough that intermediate values stay in the CPU cache.
 const POSITIONS: usize = 1024;
 
-/// Divides rows into batches of at most `size` rows. On the CPU, larger batches are slower, so they are divided further.
+/// Divides rows into batches of at most `size` rows. On the CPU, larger batches are slower, so they are divided
+/// further.
 pub(super) fn batches(rows: &[Vec<u32>], size: usize, devices: &[Device]) -> Vec<Range<usize>> {
     let most = if devices.iter().all(in_main_memory) { POSITIONS } else { usize::MAX };
     let mut batches: Vec<Range<usize>> = Vec::new();

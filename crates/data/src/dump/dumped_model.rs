@@ -46,7 +46,8 @@ pub struct DumpedModel {
     /// Beginning-of-sequence token of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) bos: Option<u32>,
-    /// Whether the dump's prompts begin with the beginning-of-sequence token; `None` if only some do.
+    /// Whether the dump's prompts begin with the beginning-of-sequence token; `None` if only some do, or if
+    /// the model has no such token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) prepend_bos: Option<bool>,
     /// Hooks that edited activations.
@@ -57,8 +58,8 @@ pub struct DumpedModel {
     pub(super) parts: Vec<String>,
 }
 
-/// Processing applied to the weights, under TransformerLens's names, such as `"fold_ln": true`. Empty in dumps of earlier
-/// versions.
+/// Processing applied to the weights, under TransformerLens's names, such as `"fold_ln": true`. Empty in dumps of
+/// earlier versions.
 pub fn processing_of(model: &DumpedModel) -> &Map<String, Value> {
     &model.processing
 }
@@ -74,7 +75,8 @@ impl DumpedModel {
         self.fingerprint.as_deref()
     }
 
-    /// Whether the dump's prompts begin with the beginning-of-sequence token; `None` if only some do.
+    /// Whether the dump's prompts begin with the beginning-of-sequence token; `None` if only some do, or if
+    /// the model has no such token.
     pub fn prepend_bos(&self) -> Option<bool> {
         self.prepend_bos
     }

@@ -38,7 +38,7 @@ impl FileSink {
     pub(super) fn new(path: &Path, manifest: Manifest, widths: Widths) -> Result<Self, DumpError> {
         let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
         if path.is_dir() {
-            return Err(DumpError::Refused { path: path.to_path_buf(), reason: "it is a folder".into() });
+            return Err(DumpError::Refused { path: path.to_path_buf(), reason: "it is a folder; name a file".into() });
         }
         let unfinished = Unfinished::beside(path).map_err(failed)?;
         let (path, total_rows) = (path.to_path_buf(), manifest.rows);

@@ -24,8 +24,8 @@ use hooklens_io::object_stores::is_url;
 /// Name of the manifest in the folder.
 pub(super) const NAME: &str = "manifest.json";
 
-/// Version 4 added a checksum for each file; version 5 has settings of any JSON type, and describes tensors and tokens;
-/// version 6 allows for packed files.
+/// Current version of the manifest. Version 4 added a checksum for each file; version 5 has settings of any JSON type,
+/// and describes tensors and tokens; version 6 allows for packed files.
 const VERSION: u32 = 6;
 /// Version of dumps with padded files.
 const PADDED: u32 = 5;
@@ -47,7 +47,7 @@ pub(super) struct Manifest {
     /// Version of hooklens that wrote the manifest; empty in manifests of earlier versions.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) hooklens: String,
-    /// How files are laid out: `packed`, or nothing for padded batches.
+    /// How files are laid out: `packed`; `None` for padded batches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) layout: Option<String>,
     /// Number of prompts. For a packed dump, it is set when the dump is complete.
@@ -203,7 +203,7 @@ impl BatchFile {
         Self { file, first_row, rows, bytes, checksum: hex(hash), packed: None }
     }
 
-    /// Whether the name stays within the folder.
+    /// Whether the file's path stays within the folder.
     pub(super) fn is_within(&self) -> bool {
         !self.file.is_empty() && Path::new(&self.file).components().all(|part| matches!(part, Component::Normal(_)))
     }
@@ -406,7 +406,7 @@ impl Manifest {
         own.put(serde_json::to_vec_pretty(self).map_err(|error| own.failed(error.into()))?)
     }
 
-    /// Checks that a run with the manifest `now` may resume this one.
+    /// Checks that a run with the manifest `now` may resume this dump, or that two shards belong to one dump.
     pub(super) fn check_same(&self, now: &Manifest, folder: &Path) -> Result<(), DumpError> {
         let differs = |what: &str, before: &dyn Display, now: &dyn Display| DumpError::Mismatch {
             path: folder.join(NAME),

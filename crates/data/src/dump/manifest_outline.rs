@@ -16,8 +16,8 @@ const TENSORS: usize = 1 << 17;
 /// Maximum number of tokens whose texts are listed.
 const TOKENS: usize = 1 << 20;
 
-/// The fields of a [`Manifest`](super::manifest::Manifest) that may be large. Deserializing them keeps nothing in
-/// memory, so that a large file that is not a manifest is never parsed.
+/// The fields of a [`Manifest`](super::manifest::Manifest) that may be large. Deserializing this type checks their
+/// sizes and keeps nothing in memory, so that a large file that is not a manifest is rejected first.
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "only the types of the fields are checked")]
 pub(super) struct ManifestOutline {

@@ -125,7 +125,7 @@ fn join_pieces(folder: &Path, whole: &mut Manifest, shards: &mut [([usize; 2], u
     for ([start, end], files) in parts {
         if start != next {
             let what = if start > next { "no shard contains" } else { "two shards contain" };
-            return Err(failed(format!("{what} piece {} of {all} of the prompts", start.min(next) + 1)));
+            return Err(failed(format!("{what} piece {} of the {all} pieces of the corpus", start.min(next) + 1)));
         }
         next = end;
         let first = rows;
@@ -136,7 +136,7 @@ fn join_pieces(folder: &Path, whole: &mut Manifest, shards: &mut [([usize; 2], u
         }
     }
     if next != all {
-        return Err(failed(format!("no shard contains piece {} of {all} of the prompts", next + 1)));
+        return Err(failed(format!("no shard contains piece {} of the {all} pieces of the corpus", next + 1)));
     }
     (whole.rows, whole.pieces) = (rows, Some([0, all]));
     Ok(())

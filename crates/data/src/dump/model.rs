@@ -17,7 +17,7 @@ use hooklens_model::model::{DecoderInput, HookedTransformer, Identified, ModelWe
 use hooklens_model::processing::processing_options;
 use hooklens_model::tokens::{Tokens, check_ids};
 
-/// Runs a model or a hooked view of it.
+/// Function that runs a model or a hooked view of it.
 pub(super) type RunWith<'r, I, O> = &'r dyn Fn(I, ForwardOptions<'_>) -> Result<O>;
 
 /// A model whose activations can be dumped: a decoder, an encoder or an encoder-decoder, including spliced parts and
@@ -94,11 +94,11 @@ pub trait DumpModel: HookedModel + private::Sealed {
     #[doc(hidden)]
     fn logits(output: &mut Self::Output) -> Option<Tensor<3>>;
 
-    /// Creates a shared prefix, if the model can continue from a cache.
+    /// Creates a shared prefix, if the model can continue from a key-value cache.
     #[doc(hidden)]
     fn sharing(&self, record: Record, logits: Logits) -> Option<SharedPrefix<'_>>;
 
-    /// Runs a prefix with `run`, which may add hooks, and returns its frozen cache.
+    /// Runs a prefix with `run`, which may add hooks, and returns the prefix's frozen key-value cache.
     #[doc(hidden)]
     fn behind(&self, prefix: &[u32], run: RunWith<'_, Self::Input, Self::Output>) -> Result<KeyValueCache>;
 }

@@ -38,7 +38,7 @@ pub(super) struct PackedFile {
     committed: Committed,
 }
 
-/// Sizes at the end of the last window, to which a file is cut back if the next window is not finished.
+/// Sizes at the end of the last window, to which the file is truncated if the next window is not finished.
 #[derive(Default)]
 struct Committed {
     streams: BTreeMap<String, u64>,
@@ -55,7 +55,7 @@ struct Stream {
     data: SpooledTempFile,
     bytes: u64,
     of: Of,
-    /// Number of streams that were added before.
+    /// Number of streams that were added before this stream.
     #[cfg(feature = "arrow")]
     number: usize,
 }
@@ -180,7 +180,7 @@ impl PackedFile {
         }
         for token in tensor.bytes.chunks_exact(latents * size) {
             for (latent, value) in token.chunks_exact(size).enumerate() {
-                // Positive or negative zero.
+                // Skip positive and negative zeros.
                 if value[..size - 1].iter().any(|byte| *byte != 0) || value[size - 1] & 0x7f != 0 {
                     indices.extend((latent as i32).to_le_bytes());
                     values.extend(value);
@@ -216,7 +216,7 @@ impl PackedFile {
                     let count = if of == Of::Token { tokens } else { rows };
                     let expected = (count * entry.iter().product::<usize>()) as u64 * size;
                     if stream.bytes != expected {
-                        let reason = format!("`{name}` fired only in some batches");
+                        let reason = format!("`{name}` fired only in some batches; leave the point out");
                         return Err(io::Error::other(reason));
                     }
                     [&[count], &entry[..]].concat()
@@ -252,7 +252,7 @@ impl PackedFile {
         })
     }
 
-    /// Like [`PackedFile::finish`], as a table with a row per token.
+    /// Like [`PackedFile::finish`], but writes a table with one row per token.
     #[cfg(feature = "arrow")]
     pub(super) fn finish_table(mut self, path: &Path, object: Option<&Object>) -> io::Result<(u64, u128)> {
         self.rewind()?;

@@ -1,4 +1,4 @@
-//! A dump folder of packed files, each with as many prompts as fit into its size.
+//! A dump folder of packed files. A file is complete when it reaches a given size.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

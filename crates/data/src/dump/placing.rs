@@ -238,8 +238,8 @@ impl Placing {
         FileTensor { name: named.name.clone(), dtype, shape, bytes: Bytes::from_bytes_vec(filled) }
     }
 
-    /// Shape of a tensor in an output of `rows` rows of these widths; `None` for an axis whose length depends on how the
-    /// rows are split into batches.
+    /// Shape of a tensor in an output of `rows` rows of these widths; `None` for an axis whose length depends on how
+    /// the rows are split into batches.
     pub(super) fn shape_of_all(&self, named: &Named, rows: usize, widths: Widths) -> Vec<Option<usize>> {
         let flattened = is_flattened(named.axes);
         let length = |(number, (axis, len)): (usize, (&Axis, usize))| match axis {
@@ -262,7 +262,7 @@ impl Placing {
         named.axes.iter().zip(named.activation.shape().iter().copied()).enumerate().map(length).collect()
     }
 
-    /// Output width of an axis that runs over positions.
+    /// Output width of an axis that runs over positions; `None` for any other axis.
     fn width(&self, axis: Axis, len: usize, named: &Named, widths: Widths) -> Option<usize> {
         match axis {
             Axis::Key => Some(self.prefix + widths.len),

@@ -20,7 +20,8 @@ use std::path::PathBuf;
 pub struct DumpReport {
     /// Number of prompts in the output.
     pub rows: usize,
-    /// Number of prompts not computed because the run was [stopped](super::Dump::stop_when).
+    /// Number of prompts not computed because the run was [stopped](super::Dump::stop_when). If the dump reads its
+    /// prompts from a corpus, the number of pieces instead.
     pub left: usize,
     /// Files of the output, including those finished by an earlier run.
     pub files: Vec<PathBuf>,

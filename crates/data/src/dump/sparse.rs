@@ -18,7 +18,7 @@ pub(super) fn by_entries(tensor: FileTensor, axes: &[Axis]) -> Vec<FileTensor> {
     let (mut indices, mut values, mut offsets) = (Vec::new(), Vec::new(), 0i64.to_le_bytes().to_vec());
     for row in tensor.bytes.chunks_exact(latents * size) {
         for (latent, value) in row.chunks_exact(size).enumerate() {
-            // Positive or negative zero.
+            // Skip positive and negative zeros.
             if value[..size - 1].iter().any(|byte| *byte != 0) || value[size - 1] & 0x7f != 0 {
                 indices.extend((latent as i32).to_le_bytes());
                 values.extend(value);

@@ -188,7 +188,7 @@ pub(super) struct StoredFile {
     /// Number of the first row, counted across all dumps that are read.
     pub(super) first_row: usize,
     tokens: u64,
-    /// Location of the mask of real places; `None` for a packed file, in which all places are real.
+    /// Location of the attention mask; `None` for a packed file, which has no padding.
     mask: Option<u64>,
     /// Position of each token in its prompt, if the file stores it.
     positions: Option<u64>,
@@ -292,7 +292,7 @@ impl StoredFile {
         let ((tokens, places), (positions, of_positions)) = (integers("tokens")?, integers("positions")?);
         let ((offsets, ends), (numbers, rows)) = (integers("row_offsets")?, integers("prompt_numbers")?);
         if of_positions != places || ends != rows + 1 {
-            return Err(wrong("its tokens, positions and rows do not fit together".into()).into());
+            return Err(wrong("the lengths of its tokens, positions and rows do not match".into()).into());
         }
         let vectors = |name: &String| {
             let info = files.info(name).ok_or_else(|| wrong(why_missing(files, name)))?;
@@ -431,8 +431,8 @@ impl StoredFile {
         Ok((first..).zip(positions).map(label).collect())
     }
 
-    /// Tokens of a file, row by row; `None` for padding. The tokens of an object are in the part that was read when the
-    /// object was opened; that part is then released.
+    /// Tokens of a file, row by row; `None` for padding. For an object in a store, also releases the bytes
+    /// that were kept in memory when the object was opened.
     pub(super) fn tokens(&mut self) -> Result<Vec<Option<u32>>> {
         let file = self.opened()?;
         let ids = self.integers(&file, self.tokens, 0, self.places)?;

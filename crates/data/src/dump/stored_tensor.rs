@@ -19,7 +19,7 @@ pub(super) struct StoredTensor {
 }
 
 impl StoredTensor {
-    /// Sets the lengths that prompts determine, as rows padded to the longest would have them.
+    /// Sets the lengths that depend on the prompts, for rows padded to the longest.
     pub(super) fn set_lengths(&mut self, rows: usize, positions: usize, keys: usize) {
         for (number, (axis, length)) in self.axes.iter().zip(&mut self.shape).enumerate() {
             let own = [(Axis::Batch, rows), (Axis::Pos, positions), (Axis::Query, positions), (Axis::Key, keys)];

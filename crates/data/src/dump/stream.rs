@@ -1,7 +1,8 @@
 //! Dumps a corpus while reading it.
 //!
-//! A thread reads and tokenizes ahead of the model, and another one writes. The prompts of a window are computed in
-//! batches of similar length. Files end where windows do, so a resumed run has the same windows.
+//! One thread reads and tokenizes ahead of the model, and another thread writes. Consecutive prompts form a window; the
+//! prompts of a window are computed in batches of similar length. Files end where windows do, so a resumed run has the
+//! same windows.
 
 use hooklens_hooks::SelectionText;
 use std::collections::BTreeSet;
@@ -33,7 +34,7 @@ const WINDOW: usize = 512;
 /// Number of windows that are read ahead.
 const AHEAD: usize = 2;
 
-/// An event of a dump that reads its prompts.
+/// An event of a dump that reads its prompts from a corpus.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SeenInStream<'b> {
@@ -45,7 +46,7 @@ pub enum SeenInStream<'b> {
     LeftOut(&'b Error),
 }
 
-/// Callback for the progress of a dump that reads its prompts.
+/// Callback for the progress of a dump that reads its prompts from a corpus.
 pub type StreamWatcher<'w> = dyn FnMut(SeenInStream<'_>) + 'w;
 
 /// Prompts that are computed together.
@@ -54,7 +55,7 @@ struct Window {
     rows: Vec<CorpusRow>,
     /// Errors of skipped prompts.
     failed: Vec<Error>,
-    /// Hashes of the pieces that ended.
+    /// Hashes of the pieces that ended in this window.
     ended: Vec<u64>,
     mark: Mark,
     is_last: bool,
@@ -113,7 +114,7 @@ impl Dump {
                     bos,
                 };
                 let shared = computing.run(&windows, watcher, own.start..own.end);
-                // Lets the reader end if it is waiting to send.
+                // Unblocks the reader if it is waiting to send.
                 drop(windows);
                 let late = synchronize(&model.devices());
                 let Computing { writer, tokens, rows, .. } = computing;
@@ -146,7 +147,7 @@ impl Reader<'_> {
     /// Sends all windows. After an error, sends the error and ends. Also ends if the receiver is gone.
     fn run(&self, skips: bool, to: &SyncSender<Result<Window>>) {
         if let Err(error) = self.windows(skips, to) {
-            // The receiver is gone if it has failed.
+            // Sending fails only if the receiver is gone.
             let _ = to.send(Err(error));
         }
     }

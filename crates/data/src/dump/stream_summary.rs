@@ -1,4 +1,4 @@
-//! What is known about the tokens of a streamed dump at its end.
+//! Tokens that occur in a streamed dump, which its manifest describes when the dump is complete.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,7 +43,7 @@ impl StreamSummary {
             };
             self.add(rows.iter().map(Vec::as_slice));
         }
-        // Unknown if a version that did not count them wrote one of the files.
+        // `None` if one of the files was written by a version that did not count prompts with this token.
         let add = |all: usize, file: &BatchFile| Some(all.saturating_add(file.packed?.with_bos?));
         let with_bos = manifest.files.iter().try_fold(0, add);
         if let Some(model) = &mut manifest.model {

@@ -18,8 +18,8 @@ pub(super) trait Sink: Send {
     fn finish(self: Box<Self>) -> Result<DumpReport, DumpError>;
 }
 
-/// A sink on its own thread, fed by a queue. If it is dropped before [`Writer::finish`], for example because a watcher
-/// panicked, it also waits for the thread, so that batches already handed over are written and resources such as a
+/// A sink on its own thread, fed by a queue. A writer that is dropped before [`Writer::finish`], for example because a
+/// watcher panicked, also waits for the thread, so that batches already handed over are written and resources such as a
 /// folder's lock are released.
 pub(super) struct Writer {
     queue: ActivationQueue<Batch>,

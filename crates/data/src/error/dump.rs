@@ -151,8 +151,8 @@ pub enum DumpError {
     },
     /// A point has a varying number of rows, which a single file cannot store.
     #[error(
-        "`{point}` has one row per routed token, so that a single file, whose points have equal numbers of rows, cannot \
-         store it; dump to a folder, or leave the point out"
+        "`{point}` has one row per routed token, so its number of rows varies, which a single file cannot store; dump \
+         to a folder, or leave the point out"
     )]
     NotRectangular {
         /// Name of the point.

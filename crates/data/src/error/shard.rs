@@ -35,7 +35,7 @@ pub enum ShardError {
         of: usize,
     },
     /// The text does not have the form `3/8`.
-    #[error("`{text}` is not a shard; write 3/8 for the third of eight")]
+    #[error("`{text}` is not a shard; write I/N, such as 3/8 for the third of eight shards")]
     Text {
         /// The given text.
         text: String,
@@ -59,7 +59,7 @@ pub enum ShardError {
         missing: &'static str,
     },
     /// The step between the array's task ids is 0.
-    #[error("{variable} is 0; use --shard I/N")]
+    #[error("{variable} is 0, but must be at least 1; use --shard I/N")]
     NoStep {
         /// Name of the variable.
         variable: &'static str,
@@ -75,7 +75,7 @@ pub enum ShardError {
         count: usize,
     },
     /// The task's number is not less than the number of tasks.
-    #[error("{variable} is {task}, but {total} is {}; use --shard I/N", count.map_or("not set".into(), |n| n.to_string()))]
+    #[error("{variable} is {task}, which must be less than {total} ({}); use --shard I/N", count.map_or("not set".into(), |n| n.to_string()))]
     Task {
         /// Name of the variable with the task's number.
         variable: &'static str,

@@ -85,7 +85,7 @@ impl Evaluation {
         DENSE.map(|bound| self.share(|density| density > bound))
     }
 
-    /// Remark to print in place of undefined losses.
+    /// Remark to print next to losses if they are undefined.
     fn next_token(&self) -> Option<&'static str> {
         (!self.loss.is_finite()).then_some("(no next token)")
     }
@@ -273,7 +273,7 @@ impl fmt::Display for Evaluation {
         ];
         if !self.largest_decoder_cosine.is_empty() {
             let mean = format!("{:.4}", mean(&self.largest_decoder_cosine));
-            lines.push(("largest cosine", mean, "between a decoder row and its nearest, on average"));
+            lines.push(("largest cosine", mean, "between a decoder row and its nearest other row, on average"));
         }
         let intervals = [
             ("tokens", if self.intervals.is_empty() { "" } else { "95 % interval" }.to_string()),

@@ -292,7 +292,7 @@ impl Layer {
     }
 }
 
-/// The largest cosine similarity of each unit row with another row, computed block by block.
+/// For each row, the largest cosine similarity with another row. All rows must have norm 1. Computed block by block.
 fn largest_cosines(rows: Tensor<2>) -> Vec<f64> {
     const BLOCK: usize = 512;
     let [count, _] = rows.dims();

@@ -234,13 +234,13 @@ impl Losses {
         join_groups(&mut self.groups, &other.groups, Self::join);
     }
 
-    /// How much of the loss increase caused by zeros the dictionary avoids, as a fraction.
+    /// Fraction of the loss increase from zeros that is avoided by using the dictionary instead.
     pub(super) fn loss_recovered(&self) -> f64 {
         let [loss, with, zeros] = [self.loss, self.dictionary, self.zeros].map(|sum| sum / self.predicted as f64);
         (zeros - with) / (zeros - loss)
     }
 
-    /// How much of the KL divergence caused by zeros the dictionary avoids, as a fraction.
+    /// Fraction of the KL divergence from zeros that is avoided by using the dictionary instead.
     pub(super) fn kl_score(&self) -> f64 {
         let [kl, kl_zeros] = [self.kl_dictionary, self.kl_zeros].map(|sum| sum / self.positions as f64);
         (kl_zeros - kl) / kl_zeros

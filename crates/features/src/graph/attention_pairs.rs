@@ -84,7 +84,7 @@ impl AttributionGraph {
         }
         if key > query || query >= self.tokens().len() || self.prompts() > 1 {
             let given = format!("{query} to {key}");
-            let wanted = "a position, then the same or an earlier one, in a graph of one prompt";
+            let wanted = "a query position and the same or an earlier key position, in a graph of one prompt";
             return Err(wrong("the pair of positions", given, wanted).into());
         }
         let captured = capture(model, self.tokens(), replacement, self.left_out())?;
@@ -230,7 +230,8 @@ impl AttributionGraph {
         let map: Vec<f32> = (0..width * width).map(|at| rows[at % width * width + at / width]).collect();
         let actual = match rotated {
             Some(rotated) => row(clean.get::<4>(&*rotated)?),
-            // Without rotation, no hook point shows the vector after the norm's weight, so the map is applied here.
+            // Without rotation, no hook point has the vector after multiplication by the norm's weight, so the map is
+            // applied here.
             None => {
                 let vector = row(clean.get::<4>(&*before)?);
                 map.chunks_exact(width).map(|row| row.iter().zip(&vector).map(|(a, b)| a * b).sum()).collect()

@@ -311,7 +311,7 @@ impl AttributionGraph {
     /// Features without inputs or outputs and errors without outputs are removed.
     ///
     /// # Errors
-    /// [`GraphError::Setting`] for shares outside 0 to 1.
+    /// [`GraphError::Setting`] if `node_share` or `edge_share` is not between 0 and 1.
     pub fn prune(&self, node_share: f64, edge_share: f64) -> Result<PrunedGraph> {
         for (what, share) in [("the share of nodes", node_share), ("the share of edges", edge_share)] {
             if !(0.0..=1.0).contains(&share) {
@@ -359,7 +359,7 @@ impl AttributionGraph {
         Ok(PrunedGraph { nodes, edges })
     }
 
-    /// Calls `show` on each edge between kept nodes, with the edge's share of the influence on the targets.
+    /// Calls `show` on each edge between kept nodes, with the influence on the targets that the edge carries.
     fn score_edges(&self, kept: &[bool], influence: &[f64], mut show: impl FnMut(GraphEdge, f32)) {
         for target in self.targets().filter(|target| kept[*target]) {
             let own = match self.nodes[target].kind {

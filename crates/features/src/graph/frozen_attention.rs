@@ -185,8 +185,8 @@ impl FrozenAttention {
         View2::row_major(values, rows, cols).t()
     }
 
-    /// Propagates gradients that are each at a single position. A gradient spreads to all positions that its position
-    /// attends to: one vector per head, weighted by the head's pattern.
+    /// Propagates gradients that are each nonzero at a single position. A gradient spreads to all positions that this
+    /// position attends to: one vector per head, weighted by the head's pattern.
     fn first(&self, own: &[f32], targets: &Targets<'_>, only: Option<usize>) -> Vec<f32> {
         let (count, len, width) = (targets.count(), targets.len(), self.width);
         let inner = self.heads * self.d_head;

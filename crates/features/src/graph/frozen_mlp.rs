@@ -72,7 +72,7 @@ impl FrozenMlp {
         4 * (self.parts.iter().map(part).sum::<usize>() + self.constant.len())
     }
 
-    /// The slopes of an MLP that is not a mixture.
+    /// The slopes of a dense MLP; `None` for a mixture of experts.
     pub(super) fn slopes(&self) -> Option<&SecantSlopes> {
         self.parts.first().map(|part| &part.slopes).filter(|_| !self.experts)
     }

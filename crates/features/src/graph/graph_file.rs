@@ -147,8 +147,9 @@ impl GraphFile {
         Ok(Self::new(graph, &pruned).pruned_at(NODES, EDGES).with_tokens(graph, &words).with_pinned(graph, on_paths))
     }
 
-    /// Sets the graph's slug and model name. If `model` is a folder path, only its last component is used. If the
-    /// dictionaries' files give Neuronpedia's name for the model, `scan` in the schema keeps that name.
+    /// Sets the graph's slug and model name. If `model` is a folder path, only its last component is used. The
+    /// schema's `scan` field is set to the model name only if it is empty: if the dictionaries' files give Neuronpedia's
+    /// name for the model, `scan` keeps that name.
     #[must_use]
     pub fn named(mut self, slug: impl Into<String>, model: impl Into<String>) -> Self {
         let (slug, model) = (slug.into(), last_part(&model.into()));

@@ -67,7 +67,7 @@ fn cosines(profiles: &[Profile]) -> Vec<f32> {
 }
 
 /// Average-linkage clustering of features `0..count`: repeatedly joins the two most similar groups while their average
-/// similarity is at least `least`. Returns groups of at least two.
+/// similarity is at least `least`. Returns groups of at least two features.
 ///
 /// Uses nearest-neighbor chains. A third group's similarity to the union of two groups is at most the larger of its
 /// similarities to the two. Mutual nearest neighbors can therefore be joined in any order, and a group without a

@@ -27,8 +27,8 @@ pub(super) fn influence(rows: &mut RowStore, order: &[usize], weights: &[f32], c
     Ok(influence)
 }
 
-/// The lowest score to keep so that the kept scores, the largest ones, make up `share` of the total. Found without
-/// sorting.
+/// The lowest score to keep, so that the kept scores add up to at least the fraction `share` of the total. Found by
+/// selection, without sorting.
 pub(super) fn threshold(scores: &mut [f32], share: f64) -> f32 {
     let total: f64 = scores.iter().map(|x| f64::from(*x)).sum();
     let wanted = share * total;

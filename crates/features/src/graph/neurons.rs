@@ -49,7 +49,7 @@ impl Neurons {
         self.experts
     }
 
-    /// The secant slopes, for a gated MLP that is not a mixture.
+    /// The secant slopes of a dense gated MLP; `None` for other MLPs.
     pub(super) fn slopes(&self) -> Option<&SecantSlopes> {
         self.slopes.as_ref().filter(|_| !self.experts)?.first()
     }

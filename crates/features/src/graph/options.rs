@@ -41,13 +41,13 @@ impl Default for GraphOptions {
 }
 
 impl GraphOptions {
-    /// Default options: the targets are the ten most likely tokens, or fewer if their probabilities sum to 0.95, and
-    /// the graph has at most 7500 features.
+    /// Default options: the targets are the most likely tokens, as many as are needed to reach a total probability of
+    /// 0.95 but at most ten, and the graph has at most 7500 features.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Targets the most likely tokens: `most`, or fewer if their probabilities sum to `share`.
+    /// Targets the most likely tokens: as many as reach a total probability of `share`, but at most `most`.
     pub fn likely(mut self, most: usize, share: f64) -> Self {
         self.likely = (most, share);
         self
@@ -108,7 +108,7 @@ pub fn ranked_every(options: GraphOptions, features: usize) -> GraphOptions {
     GraphOptions { ranked_every: Some(features), ..options }
 }
 
-/// Sets how many targets are computed together. By default, as many as fit the cache.
+/// Sets how many targets are computed together. The default is as many as fit in the CPU cache.
 pub fn batch_size(options: GraphOptions, targets: usize) -> GraphOptions {
     GraphOptions { batch: Some(targets), ..options }
 }

@@ -104,7 +104,7 @@ impl RowStore {
             && self.len + count as u64 > self.most
         {
             let mut file = tempfile::tempfile().map_err(temporary)?;
-            // Written one by one, so that rows are not copied all at once.
+            // Each row is converted and written before the next one, so that there is never a copy of all rows.
             let mut rows = std::mem::take(rows).into_iter();
             rows.try_for_each(|row| file.write_all(&bytes(&row))).map_err(temporary)?;
             self.place = Place::Temporary(file);

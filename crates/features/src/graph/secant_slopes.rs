@@ -27,7 +27,8 @@ impl SecantSlopes {
     }
 
     /// Computes slopes for gated neurons whose linear factor is clamped to `limit` and increased by one. The half rule
-    /// applies to the product with the clamped value; the contribution of the added one is attributed to the gate.
+    /// applies to the product with the clamped value; the contribution of the constant 1 is attributed to the
+    /// gate.
     pub(super) fn clipped(gate: &[f32], post: &[f32], linear: &[f32], limit: f32, neurons: usize) -> Self {
         let (mut input, mut by_gate) = (Vec::new(), Vec::new());
         for ((gate, post), linear) in gate.iter().zip(post).zip(linear) {

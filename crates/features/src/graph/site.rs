@@ -80,8 +80,8 @@ impl FeatureSite {
         }
     }
 
-    /// Typical magnitudes of the pre-activations of `latents` at `positions` if nothing cancels: the product of both
-    /// vectors' norms, divided by the square root of their width.
+    /// Typical magnitudes of the pre-activations of `latents` at `positions` if nothing cancels: the norm of the weight
+    /// vector times the norm of the input, divided by the square root of their width.
     pub(super) fn sizes(&self, latents: &[u32], positions: &[usize]) -> Result<Vec<f64>> {
         let (rows, _) = self.reads_at_point(latents, positions)?;
         let width = (rows.len() / latents.len().max(1)).max(1);

@@ -41,7 +41,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         false => of_config(found),
     };
     if parts.metadata.reads.as_deref() == Some("hook_embed") {
-        // It was trained on rows of the embedding matrix, but the hook point comes after multiplication by
+        // The dictionary was trained on rows of the embedding matrix, but the hook point comes after multiplication by
         // `sqrt(d_model)`.
         parts.normalization = Normalization::Scale(Some((d_in as f32).sqrt().recip()));
     }

@@ -161,7 +161,8 @@ fn keep_largest(
     if kept.iter().any(|other| other.prompt == prompt && other.value.abs() >= value.abs()) {
         return;
     }
-    // Keeps only the largest of each prompt and of near-identical contexts, because others would repeat the same text.
+    // Keep only the largest activation per prompt and per group of near-identical contexts, because the others would
+    // show the same text again.
     let example = window();
     let repeats = |other: &Example| other.prompt == prompt || is_repeat(other, &example);
     if kept.iter().any(|other| repeats(other) && other.value.abs() >= value.abs()) {

@@ -41,7 +41,7 @@ const TOKENS: usize = 10;
 const RELATED: usize = 8;
 /// Number of units for which a page lists promoted tokens but no examples.
 const OTHERS: usize = 2_000;
-/// Number of tokens listed for each of these units.
+/// Number of promoted and of suppressed tokens listed for each unit without examples.
 const TOKENS_OF_OTHERS: usize = 5;
 /// Number of prompts, and number of tokens per prompt, used to detect how the tokenizer writes spaces.
 const START: [usize; 2] = [4, 65];
@@ -135,7 +135,7 @@ pub struct Dashboards<'m> {
     query: Option<Query>,
 }
 
-/// What is known about the prompts after the first pass.
+/// Information about the prompts that the first pass collects.
 #[derive(Default)]
 struct Seen {
     prompts: usize,
@@ -184,8 +184,8 @@ impl std::fmt::Debug for Dashboards<'_> {
 /// ```
 ///
 /// # Errors
-/// Fails if the model lacks the units' point or has a different width there, if it cannot run the prompts, or if no
-/// tokens are left.
+/// Fails if the model lacks the units' point or has a different width there, if it cannot run the prompts, or if the
+/// prompts have no tokens other than excluded ones.
 pub fn dashboards<'m>(
     model: &'m HookedTransformer,
     units: Units,
@@ -618,7 +618,7 @@ impl DashboardCounts for Dashboards<'_> {
         active.sort_by(|a, b| b.0.total_cmp(&a.0));
         let mut seen = BTreeSet::new();
         let by_density = self.by_density();
-        // Units that are active in the query only have no examples.
+        // Units that are active only in the query have no examples.
         let known: BTreeSet<usize> = by_density.iter().copied().collect();
         let in_query = active.into_iter().map(|(_, unit)| unit).filter(|unit| known.contains(unit));
         in_query.chain(by_density.iter().copied()).filter(|unit| seen.insert(*unit)).collect()

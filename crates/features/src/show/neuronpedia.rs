@@ -147,7 +147,7 @@ impl Dashboards<'_> {
     }
 
     /// Direct feature attribution: the contribution of each position in an example's window to its activation, through
-    /// all heads' patterns. Positions after the token contribute nothing.
+    /// all heads' patterns. Positions after the active token contribute nothing.
     fn sources(&self, heads: Heads<'_>, unit: usize, example: &Example, prompt: &[u32]) -> Result<Vec<f32>> {
         let pos = example.pos as usize;
         let prompt = prompt[..=pos].to_vec();

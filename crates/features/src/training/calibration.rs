@@ -9,7 +9,7 @@ use super::trainer::{Trainer, chosen};
 /// Number of tokens encoded at a time.
 const TOGETHER: usize = 512;
 /// Number of candidate scores kept per chunk, as a multiple of k times the chunk's tokens. The threshold is exact if no
-/// chunk has more scores above it than that.
+/// chunk has more than this number of scores above the threshold.
 const MORE: f64 = 4.0;
 
 impl Trainer {

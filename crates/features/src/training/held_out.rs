@@ -15,7 +15,8 @@ use hooklens_model::error::Result;
 
 /// Number of tokens on which thresholds are calibrated.
 const CALIBRATED: usize = 16_384;
-/// Minimum and maximum number of tokens evaluated. Between these, it is a tenth of the number of training tokens.
+/// Minimum and maximum number of tokens evaluated. Within these bounds, a tenth of the number of training tokens is
+/// evaluated.
 const MEASURED: [usize; 2] = [16_384, 65_536];
 /// Number of tokens encoded at a time.
 const TOGETHER: usize = 1024;

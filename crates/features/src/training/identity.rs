@@ -16,8 +16,8 @@ const VERSION_FIELD: &str = "version";
 #[derive(Debug, Clone, Deserialize)]
 pub struct TrainingIdentity {
     pub(super) settings: Value,
-    /// Description of the activations: null if it was not computed (which may require reading all of them), and text in
-    /// files of earlier versions.
+    /// Description of the activations. Null if it was not computed, because computing it may require reading all
+    /// activations; a string in files of earlier versions.
     pub(super) data: Value,
 }
 

@@ -260,7 +260,7 @@ impl Training {
         };
         let all = self.latents * self.layers();
         if self.latents == 0 || self.layers() == 0 {
-            return wrong("the number of latents is 0; expected at least 1".into());
+            return wrong("the number of latents or of layers is 0; expected at least 1".into());
         }
         let k = match &self.objective {
             Objective::TopK { k } => Some(*k as f64),
@@ -371,7 +371,7 @@ impl Training {
 /// ```
 ///
 /// # Errors
-/// [`FeatureError::Place`] if it does not.
+/// [`FeatureError::Place`] if the model has no such point.
 pub fn check_point<M: HookedModel>(model: &M, point: impl Into<Selection>) -> Result<()> {
     splice_point(model.catalog(), "the dictionary to train", &point.into().full_name()).map(drop)
 }

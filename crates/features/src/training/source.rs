@@ -244,7 +244,7 @@ impl<'m> FromModel<'m> {
         rows.iter().flatten().filter(|id| !self.left_out.contains(id)).count()
     }
 
-    /// Goes to a place of an epoch. The rows of a piece before it are read again.
+    /// Moves to a place in an epoch. Rereads the rows of the same piece that come before the place.
     fn go_to(&mut self, place: RowPlace) -> Result<()> {
         if self.order.is_empty() || self.place.epoch != place.epoch {
             self.order = (0..self.prompts.pieces() as u32).collect();
@@ -276,7 +276,8 @@ impl<'m> FromModel<'m> {
         }
     }
 
-    /// The next rows of the epoch, at most [`TOGETHER`] and before a place; none at its end.
+    /// The next rows of the epoch: at most [`TOGETHER`], and only rows before the place `before`. Empty at the end of
+    /// the epoch.
     fn rows(&mut self, before: RowPlace) -> Result<Vec<Vec<u32>>> {
         let mut rows = Vec::new();
         while rows.len() < TOGETHER && self.place < before {

@@ -38,7 +38,7 @@ impl Object {
         }
     }
 
-    /// All bytes.
+    /// Reads the whole object.
     pub fn bytes(&self) -> io::Result<Vec<u8>> {
         match *self {}
     }
@@ -75,7 +75,7 @@ impl Object {
         match *self {}
     }
 
-    /// Names and sizes below this prefix.
+    /// Names and sizes of the objects below this prefix.
     pub fn lengths(&self) -> io::Result<Vec<(String, u64)>> {
         match *self {}
     }

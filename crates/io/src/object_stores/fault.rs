@@ -42,7 +42,7 @@ pub(super) fn io(error: impl Into<Arc<StoreError>>) -> io::Error {
         StoreError::InvalidPath { .. } => (InvalidInput, "it is not a valid object name"),
         _ if says(&error, &["NoSuchBucket", "ContainerNotFound"]) => (NotFound, "there is no such bucket"),
         _ if says(&error, &["URL scheme is not allowed"]) => {
-            (InvalidInput, "its endpoint is not https; set AWS_ALLOW_HTTP=true (or AZURE_..., GOOGLE_...) to allow it")
+            (InvalidInput, "the endpoint is not https; set AWS_ALLOW_HTTP=true (AZURE_..., GOOGLE_...) to allow http")
         }
         // The machine's metadata service is the last place where credentials are looked up.
         _ if says(&error, &["169.254.169.254", "metadata.google.internal"]) => (

@@ -51,7 +51,7 @@ impl Object {
         let Some((scheme, rest)) = SCHEMES.iter().find_map(rest) else { return Ok(None) };
         let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.is_empty() {
-            return Err(invalid("the URL does not name a bucket"));
+            return Err(invalid("the URL does not name a bucket; expected a URL such as s3://bucket/key"));
         }
         let key = Key::parse(key).map_err(|error| fault::io(Error::from(error)))?;
         Ok(Some(Self { root: format!("{scheme}://{bucket}"), key, store: stores::open(scheme, bucket)? }))
@@ -95,8 +95,8 @@ impl Object {
         Writer::new(self.clone())
     }
 
-    /// Replaces the whole object if its version is still `known`. Stores without conditional writes replace any
-    /// version.
+    /// Replaces the whole object if its version is still `known`. In a store without conditional writes, the object is
+    /// replaced whatever its version.
     ///
     /// # Errors
     /// Kind `AlreadyExists` if another program has written the object.

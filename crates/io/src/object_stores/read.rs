@@ -37,7 +37,7 @@ struct Blocks {
 
 struct Held {
     blocks: VecDeque<(u64, Bytes)>,
-    /// Prefetched block after the last one read.
+    /// The block after the last one read, which is being prefetched.
     coming: Option<(u64, Coming<Bytes>)>,
     /// Why the last block could not be read.
     fault: Option<Arc<object_store::Error>>,

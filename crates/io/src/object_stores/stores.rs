@@ -92,7 +92,7 @@ impl<T> Coming<T> {
         self.0.recv().map_err(ended)?
     }
 
-    /// Waits for the result, but at most this long.
+    /// Waits for the result for at most this long, and discards it.
     pub(super) fn wait_for(self, most: Duration) {
         self.0.recv_timeout(most).ok();
     }

@@ -75,7 +75,7 @@ fn progen(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let tokens = |own: &str| json.size(if json.has(own) { own } else { "vocab_size" });
     let n_ctx = json.size("n_positions")?;
     let base = TransformerConfig::new(json.layers("n_layer")?, d_model, n_heads, tokens("vocab_size_emb")?, n_ctx);
-    // A protein's text starts with `1` or `2`, which indicates the end that it is read from.
+    // A protein's text starts with `1` or `2`, which indicates the end from which the protein is read.
     like(json, base.with_d_vocab_out(tokens("vocab_size_lm_head")?).with_default_prepend_bos(false))
 }
 

@@ -46,7 +46,7 @@ pub(super) static MIXTURE: Family = Family {
 /// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"max_position_embeddings": 8192, "sliding_window": 4096, "sliding_window_pattern": 4}));
-/// Hugging Face's defaults for mixtures.
+/// Hugging Face's defaults for models with mixtures of experts.
 static OF_MIXTURES: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 256_000, "hidden_size": 8192, "intermediate_size": 22_528, "num_hidden_layers": 40,
@@ -89,7 +89,7 @@ fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let dense = mixtures::dense_by_type(json, base.n_layers(), |layer| layer < first)?;
     let base = base.with_windows(windows)?;
     let mut layer_rotary = llama_like::rotating_in_windows(&base);
-    // If none of the layers with a plain MLP has a window, these layers have rotary positions too.
+    // The layers with a plain MLP have rotary positions, too, if none of them has a window.
     for layer in (0..base.n_layers()).filter(|layer| own == 1 && dense[*layer]) {
         layer_rotary[layer] = base.rotary(layer).cloned();
     }

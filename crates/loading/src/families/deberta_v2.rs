@@ -31,7 +31,7 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> 
     if json.maybe_size("attention_head_size")?.is_some_and(|width| width != base.d_head) {
         return Err(json.unsupported("attention_head_size"));
     }
-    // A convolution beside the first layer, in models with 900 million parameters or more.
+    // Models with 900 million parameters or more have a convolution beside the first layer.
     if json.maybe_size("conv_kernel_size")?.is_some_and(|size| size > 0) {
         return Err(json.unsupported("conv_kernel_size"));
     }

@@ -81,7 +81,7 @@ fn of_block(json: &HfConfig<'_>, block: &Value) -> Result<Parts, ConfigError> {
     Ok((heads, width))
 }
 
-/// Whether a part of a block is supported: no linear replacement, window or experts.
+/// Whether a part of a block is supported, that is, has no linear replacement, window or experts.
 fn known(part: &Value) -> bool {
     let unset = |value: &Value| value.is_null() || *value == json!(false);
     let others = ["replace_with_linear", "sparsify", "window_length", "num_sink_tokens", "moe", "mamba", "llama4"];

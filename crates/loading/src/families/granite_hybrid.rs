@@ -1,5 +1,5 @@
-//! Granite 4: Granite's scales, Mamba-2 in most layers and attention in the others, and either a mixture with a shared
-//! expert or only a gated MLP.
+//! Granite 4: Granite's scales, Mamba-2 in most layers and attention in the others, and either a mixture of experts
+//! with a shared expert or only a gated MLP.
 
 use std::sync::LazyLock;
 

@@ -51,8 +51,8 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     Ok(table)
 }
 
-/// Adds the mixtures and shared experts, or the gated MLPs, each with both halves of the gated projection in one
-/// tensor.
+/// Adds the mixtures of experts and the shared experts, or the gated MLPs. All store both halves of the gated
+/// projection in one tensor.
 pub(super) fn mlps(table: &mut WeightTable, c: &TransformerConfig) {
     for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.{part}.weight");

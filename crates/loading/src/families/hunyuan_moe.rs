@@ -1,4 +1,4 @@
-//! Hunyuan's mixtures: a shared expert, and query and key norms after the rotary embedding.
+//! Hunyuan's mixtures of experts: a shared expert, and query and key norms after the rotary embedding.
 
 use std::sync::LazyLock;
 

@@ -37,7 +37,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
         "block_auto_adjust_ff_dim": true, "tie_word_embeddings": true
     })
 });
-/// Hugging Face's defaults for mixtures.
+/// Hugging Face's defaults for models with mixtures of experts.
 static DEFAULTS_MIXTURE: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 65_536, "hidden_size": 2048, "intermediate_size": 7168, "moe_intermediate_size": 1792,

@@ -24,7 +24,7 @@ pub(super) static FAMILY: Family = Family {
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // Fields of IQuest Coder.
+    // IQuest Coder's code uses this field; Llama's does not.
     if json.architecture().starts_with("IQuest") && json.flag("use_sliding_window", false)? {
         return Err(json.unsupported("use_sliding_window"));
     }

@@ -236,7 +236,7 @@ pub(super) fn weights_with(
                     }
                 }
             }
-            // A model with mixtures may have layers without experts.
+            // A model with mixtures of experts may have layers without experts.
             MlpNames::Gated | MlpNames::Experts { .. } => {
                 for (part, name) in [("in", "up_proj"), ("gate", "gate_proj"), ("out", "down_proj")] {
                     table.linear(&to(&format!("mlp.W_{part}")), &from(&format!("mlp.{name}")), names.biases.mlp);

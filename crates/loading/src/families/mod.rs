@@ -380,8 +380,8 @@ impl Described {
     }
 }
 
-/// Finds the family of an architecture, or of a model type if that is all the file names, and reads and validates its
-/// configuration.
+/// Finds the family of the architecture `given`, or of the model type if the file names no architecture, and reads and
+/// validates the configuration.
 fn find<C>(
     families: &'static [&'static Family<C>],
     given: &str,

@@ -38,7 +38,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         // Transformers always uses 8.
         alibi_bias_max = attention.number("alibi_bias_max", alibi_bias_max)?;
         if let Some(scale) = attention.maybe_number("softmax_scale")? {
-            // Scores are divided by the inverse, which does not exist for zero.
+            // Scores are divided by the inverse of this scale, which does not exist for zero.
             if scale <= 0.0 {
                 return Err(attention.unsupported("softmax_scale"));
             }

@@ -23,7 +23,7 @@ pub(super) static FAMILY: Family = Family {
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"hidden_act": "relu2", "max_position_embeddings": 4096}));
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // Transformers 4 ignores it.
+    // Transformers 4 ignores this field.
     if json.get("rope_scaling").is_some() {
         return Err(json.unsupported("rope_scaling"));
     }

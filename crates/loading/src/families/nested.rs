@@ -173,8 +173,8 @@ fn defaults(kind: &str) -> Value {
 /// Extracts the text model's `config.json` from that of a multimodal model; `None` for other models.
 ///
 /// # Errors
-/// [`ConfigError`] if the text model belongs to no family, or if the model uses it for something other than continuing
-/// text.
+/// [`ConfigError`] if the text model belongs to no family, or if the multimodal model uses the text model for something
+/// other than continuing text.
 pub(crate) fn text_part(json: &Value) -> Result<Option<Value>, ConfigError> {
     let outer = architecture(json)?;
     if is_known(json, outer) {
@@ -262,7 +262,8 @@ fn tie(text: &mut Map<String, Value>, outside: Option<&Value>) {
     }
 }
 
-/// Setting added to a text model whose unembedding is tied unless the files contain one.
+/// Setting added to the configuration of a text model whose unembedding is tied unless the files contain a separate
+/// unembedding.
 const TIED_OUTSIDE: &str = "hooklens_tied_outside";
 
 /// Removes multimodal rotary sections. For text, the position is the same along all axes, so the sectioned embedding

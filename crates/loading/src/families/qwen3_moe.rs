@@ -50,7 +50,7 @@ fn vl(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let experts = experts(json)?;
     let base = qwen3::config(json)?;
-    // In mixtures, all layers have the window.
+    // In models with mixtures of experts, all layers have the window.
     let windows = match json.flag("use_sliding_window", false)? {
         true => llama_like::one_window(json, base.n_layers())?,
         false => Vec::new(),

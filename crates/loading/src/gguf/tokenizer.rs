@@ -170,7 +170,7 @@ fn byte_level(pre: &str, merges: &[&str]) -> Result<Value, String> {
         // The first part may start with a space but contains no other, so a later space separates the parts.
         let at = merge.char_indices().skip(1).find(|(_, letter)| *letter == ' ').map(|(at, _)| at);
         at.map(|at| [merge[..at].to_string(), merge[at + 1..].to_string()])
-            .ok_or_else(|| format!("the merge `{}` is not a pair", excerpt(merge)))
+            .ok_or_else(|| format!("the merge `{}` is not a pair of tokens", excerpt(merge)))
     };
     let merges: Vec<[String; 2]> = merges.iter().map(pair).collect::<Result<_, _>>()?;
     let normalizer = if COMPOSED.contains(&pre) { json!({"type": "NFC"}) } else { Value::Null };

@@ -67,7 +67,7 @@ pub(super) struct Assembler<'a> {
 pub(super) struct Located<'a> {
     name: String,
     layout: Layout,
-    /// See [`Source::modules`](crate::weight_files::Source::modules).
+    /// Names of the tensor in adapters; see [`Source::modules`](crate::weight_files::Source::modules).
     modules: &'a [String],
 }
 

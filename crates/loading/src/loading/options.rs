@@ -33,7 +33,7 @@ pub struct LoadOptions {
     pub(crate) quantizes_activations: bool,
 }
 
-/// The name of an option, for errors.
+/// Name of the option [`LoadOptions::quantize_activations`] in error messages.
 pub(crate) const QUANTIZED_ACTIVATIONS: &str = "quantize_activations";
 
 /// Callback for loading progress.

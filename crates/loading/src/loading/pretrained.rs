@@ -221,7 +221,7 @@ impl ModelFiles {
                 _ => base,
             };
             if Adapter::is_one(Path::new(&base)) {
-                return Err(refused("its base model is an adapter too; merge and save that one first").into());
+                return Err(refused("its base model is an adapter too; merge and save that adapter first").into());
             }
             return Ok(Self { adapter: Some(adapter), ..Self::open(&base, weights, mmap)? });
         }
@@ -512,7 +512,7 @@ fn folder(name: &str, weights: bool) -> Result<PathBuf, LoadError> {
         }
         let is_dump = path.join("manifest.json").is_file();
         let what = if is_dump {
-            "the folder is a dump of activations, which manifest.json describes"
+            "the folder contains a dump of activations (see its manifest.json), not a model"
         } else {
             "the folder has no config.json"
         };

@@ -27,7 +27,7 @@ const MOST_MEMORY: usize = 1 << 27;
 const LONGEST_TOKEN: usize = 1 << 16;
 /// Memory of a value in bytes.
 const VALUE: usize = size_of::<Value>();
-/// Memory of the allocation of a text in bytes, besides the text itself.
+/// Memory overhead of allocating a text, in bytes.
 const HEAP: usize = 32;
 /// Field that is read together with the tensors.
 const ALIGNED: &str = "general.alignment";
@@ -250,7 +250,7 @@ fn unknown(kind: u32, name: &str) -> Fault {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Memory of what was read so far.
+    /// Memory of the fields and names read so far, in bytes.
     memory: usize,
 }
 

@@ -26,7 +26,7 @@ struct Header {
 }
 
 impl Header {
-    /// Parses the header; `None` if the file does not have exactly the length it implies.
+    /// Parses the header; `None` if the file does not have exactly the length that the header implies.
     fn of(bytes: &[u8], file_len: u64) -> Option<Self> {
         let numbers: Vec<i32> = bytes.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect();
         let [dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab, max_seq_len] = numbers[..] else { return None };

@@ -58,7 +58,7 @@ pub struct TensorInfo {
     /// Block format, if the tensor is block-quantized.
     pub(crate) packed: Option<Format>,
     pub(crate) bytes: usize,
-    /// Where the elements are.
+    /// Location of the elements.
     pub(crate) place: Location,
 }
 

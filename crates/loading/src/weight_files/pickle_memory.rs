@@ -33,7 +33,7 @@ const ENTRY: usize = 260;
 const SPARE: usize = 3 * OBJECT;
 /// Size of a reference to the data of a tensor.
 const STORAGE: usize = 100;
-/// If the arguments that refer to a tensor's data take more than this, the data's name may be long.
+/// Size of the arguments of a reference to a tensor's data above which the name among them may be long.
 const LONG: usize = 1000;
 /// Maximum number of pickles in a checkpoint that is not an archive: one, or in the older format four and a list of
 /// keys.
@@ -63,7 +63,7 @@ pub(super) fn check(path: &Path) -> Result<(), LoadError> {
     }
 }
 
-/// Measures the pickles of an archive, one of which the reader inflates as a whole.
+/// Measures the pickles of an archive, including their inflated size, because the reader inflates a pickle as a whole.
 fn of_archive(file: BufReader<File>) -> Result<(), Stop> {
     let mut archive = ZipArchive::new(file).map_err(|_| Stop::Invalid)?;
     let names = archive.file_names().filter_map(|name| Some(name.ok()?.to_string()));
@@ -197,7 +197,7 @@ impl<R: BufRead> Machine<R> {
             }
             b'Q' => {
                 let size = self.pop(1)?;
-                // Of the arguments, only a name remains. It is short unless the arguments are long.
+                // The reader keeps only a name from the arguments, which is short unless the arguments are long.
                 self.push(OBJECT + STORAGE + if size > LONG { size } else { 0 });
             }
             // The results of calls, which may contain all arguments.
@@ -259,7 +259,7 @@ impl<R: BufRead> Machine<R> {
         Ok(())
     }
 
-    /// An object whose length in bytes is stored in the next `N` bytes.
+    /// Reads an object whose length in bytes is stored in the next `N` bytes.
     fn text<const N: usize>(&mut self) -> Result<(), Stop> {
         let mut len = [0; 8];
         len[..N].copy_from_slice(&self.bytes::<N>()?);
@@ -282,7 +282,7 @@ impl<R: BufRead> Machine<R> {
         Ok(line)
     }
 
-    /// Index into the memo, in this instruction's encoding.
+    /// Reads an index into the memo, in the encoding of the instruction `code`.
     fn index(&mut self, code: u8) -> Result<u32, Stop> {
         match code {
             b'h' | b'q' => Ok(self.bytes::<1>()?[0].into()),
@@ -342,7 +342,8 @@ mod tests {
         assert!(message(&path).contains("PyTorch before 0.1.10"), "{}", message(&path));
     }
 
-    /// As `torch.save` writes them: the names, sizes and strides of 15,000 matrices, and an invalid program.
+    /// Accepts a pickle like those of `torch.save`, with the names, sizes and strides of 15,000 matrices, and invalid
+    /// programs.
     #[test]
     fn other_pickles_are_left_to_the_reader() {
         let folder = tempfile::tempdir().unwrap();

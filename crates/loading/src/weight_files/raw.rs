@@ -45,7 +45,7 @@ pub fn float_type(info: &TensorInfo) -> Option<DType> {
     info.float
 }
 
-/// Where a tensor's elements are.
+/// Location of a tensor's elements.
 pub fn location(info: &TensorInfo) -> &Location {
     &info.place
 }

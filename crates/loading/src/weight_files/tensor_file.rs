@@ -25,7 +25,7 @@ pub(crate) struct TensorFile {
     len: u64,
 }
 
-/// Where the bytes are.
+/// Location of the bytes.
 #[derive(Debug)]
 enum Content {
     /// In a mapped file, whose pages are read on first access.

@@ -81,7 +81,7 @@ impl AttentionConfig {
             );
         }
         if !(1..=TransformerConfig::LARGEST).contains(&d_head) {
-            let reason = format!("the heads of layer {layer} have an invalid width: {d_head}");
+            let reason = format!("the heads of layer {layer} have width {d_head}; expected 1 to 2^28");
             return ConfigError::refuse("d_head", reason);
         }
         if let Some(rotary) = config.rotary(layer) {

@@ -213,7 +213,7 @@ impl TransformerConfig {
         let n_layers = self.n_layers();
         for layer in layers {
             let Some(own) = self.layers.get_mut(layer) else {
-                return ConfigError::refuse("mixers", format!("there is no layer {layer}: the model has {n_layers}"));
+                return ConfigError::refuse("mixers", format!("no layer {layer}: the model has {n_layers} layers"));
             };
             own.mixer = mixer.clone();
         }

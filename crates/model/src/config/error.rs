@@ -83,7 +83,7 @@ pub enum ConfigError {
     },
     /// The weights use an unsupported quantization.
     #[error(
-        "the weights of this {architecture} are quantized with an unsupported method ({method}); supported \
+        "the weights of this {architecture} model are quantized with an unsupported method ({method}); supported \
          methods are gptq and awq with 4 or 8 bits, bitsandbytes, fp8, compressed-tensors, mxfp4 and GGUF files. To \
          use this model, load and dequantize it with transformers and save it in bf16"
     )]

@@ -83,7 +83,9 @@ impl Experts {
         let Self { count, per_token, .. } = *self;
         let all = count.saturating_mul(config.n_layers());
         if per_token == 0 || per_token > count || all > Self::MOST {
-            return fails(format!("choosing {per_token} of {count} experts is not supported"));
+            return fails(format!(
+                "can't choose {per_token} of {count} experts per token (a model can have at most 100000 experts)"
+            ));
         }
         if self.clipped.is_some() && !gated {
             return fails("clipped gates require gated experts".into());
@@ -107,7 +109,7 @@ impl Experts {
             return fails(format!("`scale` is {}; it must be finite and nonzero", self.scale));
         }
         if let Some(own) = self.shared.filter(|own| !(1..=TransformerConfig::LARGEST).contains(&own.d_mlp)) {
-            return fails(format!("the shared expert can't have {} neurons", own.d_mlp));
+            return fails(format!("the shared expert has {} neurons; expected 1 to 2^28", own.d_mlp));
         }
         self.groups.map_or(Ok(()), |groups| groups.check(count, per_token))
     }
@@ -214,7 +216,7 @@ pub struct ExpertGroups {
     pub count: usize,
     /// Number of groups that a token's experts are chosen from.
     pub kept: usize,
-    /// A group's score is the sum of this many of its largest weights (DeepSeek V2: one, V3: two).
+    /// Number of a group's largest weights that are added up to score the group (DeepSeek V2: one, V3: two).
     pub best: usize,
 }
 

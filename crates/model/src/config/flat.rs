@@ -178,7 +178,7 @@ impl TryFrom<FlatConfig> for TransformerConfig {
         };
         if flat.attn_only && (flat.experts.is_some() || !flat.dense_mlps.is_empty()) {
             let field = if flat.experts.is_some() { "experts" } else { "dense_mlps" };
-            return ConfigError::refuse(field, "the model has no MLPs (`attn_only`)".into());
+            return ConfigError::refuse(field, "can't be combined with `attn_only`, which removes all MLPs".into());
         }
         let mlp = |own: &Option<usize>| match (*own, flat.experts, flat.gated_mlp) {
             (Some(0), ..) => MlpConfig::None,

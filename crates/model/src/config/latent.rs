@@ -41,9 +41,11 @@ impl Latent {
     pub(super) fn check(self, config: &TransformerConfig) -> Result<(), ConfigError> {
         let Self { q_rank, kv_rank, d_rope, d_value, eps } = self;
         let valid = 1..=TransformerConfig::LARGEST;
-        let sizes = [Some(kv_rank), q_rank, Some(d_rope), Some(d_value)];
-        if let Some(size) = sizes.into_iter().flatten().find(|size| !valid.contains(size)) {
-            return ConfigError::refuse("latent", format!("{size} is not a valid width"));
+        let sizes =
+            [("kv_rank", Some(kv_rank)), ("q_rank", q_rank), ("d_rope", Some(d_rope)), ("d_value", Some(d_value))];
+        let sizes = sizes.into_iter().filter_map(|(name, size)| Some((name, size?)));
+        if let Some((name, size)) = { sizes }.find(|(_, size)| !valid.contains(size)) {
+            return ConfigError::refuse("latent", format!("`{name}` is {size}; expected 1 to 2^28"));
         }
         if !(eps.is_finite() && eps >= 0.0) {
             return ConfigError::refuse("latent", format!("`eps` is {eps}; it must be finite and non-negative"));

@@ -320,7 +320,7 @@ impl Layers for TransformerConfig {
             own.mixer.attention_mut().into_iter().for_each(|own| own.rotary = rotary.clone());
         })?;
         if all.is_none() {
-            return ConfigError::refuse("layer_rotary", "only rotary positions can differ between layers".into());
+            return ConfigError::refuse("layer_rotary", "per-layer rotary embeddings require rotary positions".into());
         }
         Ok(config)
     }

@@ -27,7 +27,7 @@ pub enum MixerConfig {
     GatedDeltaNet(GatedDelta),
     /// A Mamba 2 state space. It has no attention pattern, and its cache is a state matrix.
     Mamba2(StateSpace),
-    /// A gated short convolution, which caches its last positions (LFM2).
+    /// A gated short convolution, which caches its inputs at the last positions (LFM2).
     ShortConvolution(ShortConv),
     /// Attention and a Mamba 2 state space that read the same normalized stream, and whose outputs are added
     /// (Falcon-H1). The layer caches keys and values as well as a state.
@@ -82,7 +82,7 @@ impl MixerConfig {
 pub(super) fn check_sizes(kind: &str, layer: usize, sizes: &[usize], width: usize) -> Result<(), ConfigError> {
     let valid = 1..=TransformerConfig::LARGEST;
     if let Some(size) = sizes.iter().chain([&width]).find(|size| !valid.contains(size)) {
-        return ConfigError::refuse("mixers", format!("the {kind} of layer {layer} has an invalid size: {size}"));
+        return ConfigError::refuse("mixers", format!("layer {layer}'s {kind} has size {size}; expected 1 to 2^28"));
     }
     if width < 2 {
         let reason = format!("the convolution of layer {layer} must cover at least two positions");

@@ -134,7 +134,7 @@ impl RopeScaling {
             RopeScaling::Dynamic { factor, original_context }
                 if !(factor >= 1.0 && factor.is_finite()) || original_context == 0 =>
             {
-                fails("factor must be at least 1, and the original context positive")
+                fails("`factor` must be at least 1, and `original_context` must be positive")
             }
             RopeScaling::Dynamic { .. } if dim <= 2 => fails("dynamic scaling requires more than one rotated pair"),
             RopeScaling::Linear { factor } if !positive(factor) => fails("factor must be positive"),

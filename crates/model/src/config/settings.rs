@@ -96,7 +96,7 @@ settings! {
     post_embedding_norm with_post_embedding_norm: bool, bool;
     /// Whether scores are also divided by the layer index plus one.
     scale_attn_by_inverse_layer_idx with_scale_attn_by_inverse_layer_idx: bool, bool;
-    /// Epsilon of the final norm, if different (JetMoE).
+    /// Epsilon of the final norm, if it differs from `eps` (JetMoE).
     final_eps with_final_eps: Option<f64>, impl Into<Option<f64>>;
     /// Factor applied to token embeddings (Gemma, Granite).
     embed_scale with_embed_scale: Option<f64>, impl Into<Option<f64>>;
@@ -110,7 +110,7 @@ settings! {
     alibi_bias_max with_alibi_bias_max: f64, f64;
     /// Limit that queries, keys and values are clipped to (OLMo).
     qkv_clip with_qkv_clip: Option<f64>, impl Into<Option<f64>>;
-    /// Position-dependent scaling of rotated queries, if any (Ministral 3).
+    /// Position-dependent query scaling, if any (Ministral 3, Llama 4).
     query_growth with_query_growth: Option<QueryGrowth>, impl Into<Option<QueryGrowth>>;
     /// Whether each head has an attention sink (GPT-OSS).
     attn_sinks with_attn_sinks: bool, bool;

@@ -58,7 +58,7 @@ pub struct TransformerConfig {
     pub(crate) norm: NormKind,
     /// Epsilon added to the variance (or mean square) inside a norm.
     pub(crate) eps: f64,
-    /// Epsilon of the final norm, if different (JetMoE).
+    /// Epsilon of the final norm, if it differs from `eps` (JetMoE).
     pub(crate) final_eps: Option<f64>,
     /// Whether the final norm is an RMS norm while the others are layer norms.
     pub(crate) final_rms: bool,
@@ -79,10 +79,10 @@ pub struct TransformerConfig {
     /// Exponent of the last ALiBi slope, `2^-alibi_bias_max`: 8, or 16 in MPT StoryWriter. Only used with
     /// [`Positional::Alibi`](super::Positional::Alibi).
     pub(crate) alibi_bias_max: f64,
-    /// Clips queries, keys, and values to `[-clip, clip]` (OLMo). Clipping is applied after the projection, or after
-    /// the norm for queries and keys that are normalized before the rotation.
+    /// Limit `clip` of queries, keys, and values, which are clipped to `[-clip, clip]` (OLMo). Clipping is applied
+    /// after the projection, or after the norm for queries and keys that are normalized before the rotation.
     pub(crate) qkv_clip: Option<f64>,
-    /// Position-dependent scaling of rotated queries, if any (Ministral 3).
+    /// Position-dependent query scaling, if any (Ministral 3, Llama 4).
     pub(crate) query_growth: Option<QueryGrowth>,
     /// Whether each head has an attention sink: a learned score that takes part in the softmax but has no value
     /// (GPT-OSS), so that a row of the pattern sums to less than one.
@@ -132,7 +132,7 @@ impl TransformerConfig {
     pub fn new(n_layers: usize, d_model: usize, n_heads: usize, d_vocab: usize, n_ctx: usize) -> Self {
         let shares = n_heads > 0 && d_model.is_multiple_of(n_heads);
         let d_head = if shares { d_model / n_heads } else { 0 };
-        // `validate` rejects configurations with more layers than this.
+        // One layer more than the maximum is enough for `validate` to reject the configuration.
         let listed = n_layers.min(MOST_LAYERS + 1);
         Self {
             layers: vec![LayerConfig::plain(n_heads, d_head, d_model.saturating_mul(4)); listed],

@@ -56,7 +56,7 @@ impl TransformerConfig {
         if let Some(own) = self.per_layer_inputs
             && (own.width == 0 || own.width.saturating_mul(self.n_layers()) > Self::LARGEST)
         {
-            let reason = format!("a width of {} for each of {} layers is out of range", own.width, self.n_layers());
+            let reason = format!("width {} times {} layers is not within 1 to 2^28", own.width, self.n_layers());
             return ConfigError::refuse("per_layer_inputs", reason);
         }
         Ok(())
@@ -69,7 +69,7 @@ impl TransformerConfig {
             }
         }
         if !(self.attn_scale.is_finite() && self.attn_scale > 0.0) {
-            return ConfigError::refuse("attn_scale", format!("scores can't be divided by {}", self.attn_scale));
+            return ConfigError::refuse("attn_scale", format!("{} is not a positive number", self.attn_scale));
         }
         let positive = [
             ("attn_scores_soft_cap", self.attn_scores_soft_cap),
@@ -117,7 +117,8 @@ impl TransformerConfig {
             return fails("qk_norm", "the kind of norm must not be `None`");
         }
         let in_order = self.residual == ResidualScheme::Sequential && !self.attn_only();
-        let after_mlps = "it requires blocks of attention followed by an MLP, without a normalized stream";
+        let after_mlps =
+            "only sequential blocks with MLPs are supported (for `per_layer_inputs`, without an embedding norm)";
         if self.per_layer_inputs.is_some() && (!in_order || self.post_embedding_norm) {
             return fails("per_layer_inputs", after_mlps);
         }
@@ -125,7 +126,7 @@ impl TransformerConfig {
             return fails("layer_scalars", after_mlps);
         }
         if self.stream_is_normalized() && (!self.pre_norms || self.post_norms || self.attn_only()) {
-            return fails("residual", "a normalized stream requires MLPs, pre-norms and no post-norms");
+            return fails("residual", "a normalized residual stream requires MLPs, pre-norms and no post-norms");
         }
         Ok(())
     }

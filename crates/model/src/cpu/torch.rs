@@ -58,7 +58,7 @@ impl TorchMemory {
         Self { len: copy.tensor.numel(), tensor: copy }
     }
 
-    /// Whether this is the only handle to its storage, and contiguous.
+    /// Whether the tensor is contiguous and this is the only handle to its storage.
     pub(super) fn is_own(&self) -> bool {
         self.tensor.storage.can_mut() && self.is_contiguous()
     }

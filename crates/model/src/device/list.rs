@@ -55,7 +55,7 @@ pub fn devices() -> Vec<DeviceInfo> {
     all
 }
 
-/// Queries a device. The driver panics if it fails to open the device.
+/// Queries a device. Catches the panic of a driver that fails to open it.
 fn named(name: String, device: &Device, description: Option<&str>) -> DeviceInfo {
     let opened = hooklens_io::caught::caught(|| (asked(device), element_types(device)));
     match opened {

@@ -30,7 +30,7 @@ pub fn check_numbers(device: &Device) -> Result<()> {
     }
     let reason = format!(
         "the output of a small attention layer is off by {apart} (largest value: {largest}), because the driver \
-         miscompiles the kernels; try a newer driver, or `wgpu`"
+         miscompiles the kernels; try a newer driver, or the device `wgpu`"
     );
     Err(Error::Device { name: format!("{device:?}"), reason })
 }

@@ -32,7 +32,7 @@ pub enum Logits {
     None,
 }
 
-/// `all`, `last` or `none`.
+/// Formats as `all`, `last` or `none`.
 impl std::fmt::Display for Logits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {

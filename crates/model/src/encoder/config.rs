@@ -38,7 +38,8 @@ pub struct EncoderConfig {
     pub d_embed: Option<usize>,
     /// Whether the sum of the embeddings is normalized.
     pub embed_norm: bool,
-    /// Mask token, in a model trained with token dropout: its embedding is zeroed, and the others are rescaled (ESM).
+    /// Id of the mask token, if the model was trained with token dropout (ESM): the mask token's embedding is zeroed,
+    /// and the embeddings of the other tokens are rescaled.
     pub token_dropout: Option<u32>,
     /// Index of each layer's weights; empty if each layer has its own (ALBERT shares one block).
     pub shared_blocks: Vec<usize>,
@@ -141,7 +142,7 @@ impl RelativePositions {
             ),
             RelativePositions::Disentangled { span, max_distance: Some(far), .. } if far <= span / 2 + 1 => fails(
                 "relative.max_distance",
-                format!("{far} must exceed {}, the largest distance with its own embedding, by 2 or more", span / 2),
+                format!("{far} must be at least 2 more than {}, the largest distance with its own embedding", span / 2),
             ),
             RelativePositions::Disentangled { content_to_position: false, position_to_content: false, .. } => {
                 fails("relative", "neither content-to-position nor position-to-content attention is enabled".into())
@@ -256,11 +257,11 @@ impl EncoderConfig {
             return Err(ConfigError::BadSize { field: "d_embed", given });
         }
         if !self.shared_blocks.is_empty() && self.shared_blocks.len() != self.n_layers {
-            let reason = format!("{} entries for {} layers", self.shared_blocks.len(), self.n_layers);
+            let reason = format!("it has {} entries for a model of {} layers", self.shared_blocks.len(), self.n_layers);
             return fails("shared_blocks", reason);
         }
         if self.n_blocks() > self.n_layers {
-            return fails("shared_blocks", format!("{} blocks for {} layers", self.n_blocks(), self.n_layers));
+            return fails("shared_blocks", format!("{} blocks, but only {} layers", self.n_blocks(), self.n_layers));
         }
         self.relative.map_or(Ok(()), |relative| relative.validate())
     }

@@ -142,7 +142,7 @@ impl HookedEncoder {
         Ok(burn::tensor::activation::log_softmax(logits, 1))
     }
 
-    /// Predicts the most probable token for each mask, in order, for each text.
+    /// Predicts the most probable token for each mask token of each text, in order.
     ///
     /// ```no_run
     /// # use hooklens::FromPretrained;

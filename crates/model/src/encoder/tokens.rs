@@ -54,7 +54,7 @@ impl HookedEncoder {
             if rows.len() != batch || rows.iter().any(|row| row.len() != len) {
                 let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
                 let given = format!("of shape {:?}", [rows.len(), longest]);
-                let allowed = format!("{shape:?} [batch, pos]");
+                let allowed = format!("shape {shape:?} [batch, pos]");
                 return Err(InputError::Setting { name: "token_types", given, allowed }.into());
             }
             made.types = rows.concat();

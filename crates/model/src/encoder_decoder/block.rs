@@ -18,7 +18,7 @@ use crate::points::{Site, Stack};
 pub(super) struct CrossInputs<'a, 'p> {
     pub(super) pass: &'a mut Pass<'p>,
     pub(super) encoded: &'a Encoded,
-    /// `true` at padding, `[batch, 1, 1, encoder_pos]`.
+    /// Padding mask of the encoder's positions, `[batch, 1, 1, encoder_pos]`, `true` at padding.
     pub(super) hidden_keys: &'a Option<Tensor<4, Bool>>,
     /// Keys and values computed by an earlier run.
     pub(super) known: Option<&'a (Tensor<4>, Tensor<4>)>,

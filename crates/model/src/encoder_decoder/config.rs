@@ -88,14 +88,15 @@ pub struct StackAttention {
 }
 
 impl StackAttention {
-    /// Settings with one key/value head per attention head, this score divisor, no soft cap and no windows.
+    /// Creates settings with one key/value head per attention head, the score divisor `scale`, no soft cap and no
+    /// windows.
     pub fn plain(n_heads: usize, scale: f64) -> Self {
         Self { n_kv_heads: n_heads, scale, soft_cap: None, windows: Vec::new() }
     }
 }
 
 impl EncoderDecoderConfig {
-    /// The part of the configuration that the blocks of the decoder (if `decodes`) or the encoder use.
+    /// Configuration of the decoder's blocks if `decodes` is true, or else of the encoder's blocks.
     ///
     /// # Errors
     /// [`ConfigError`] if a nonempty list does not have one entry per layer.

@@ -1,13 +1,13 @@
-//! [`DecodeFrom`]: what a decoder runs on.
+//! [`DecodeFrom`]: the encoder output or cache that a decoder runs on.
 
 use super::{DecoderCache, Encoded};
 
-/// What a decoder runs on: the output of an encoder, or a cache that holds it.
+/// Source of the encoder output that a decoder attends to: the output itself, or a cache that holds it.
 #[derive(Debug)]
 pub enum DecodeFrom<'a> {
     /// The output of an encoder.
     Encoded(&'a Encoded),
-    /// A cache of the decoder, which the run extends.
+    /// A cache of the decoder. The run appends to it unless it is frozen.
     Cache(&'a mut DecoderCache),
 }
 

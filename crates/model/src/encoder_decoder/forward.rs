@@ -117,7 +117,7 @@ impl Encoded {
         }
     }
 
-    /// `true` at padding, `[batch, 1, 1, pos]`; `None` if there is no padding.
+    /// Padding mask, `[batch, 1, 1, pos]`, `true` at padding; `None` if there is no padding.
     fn hidden_keys(&self) -> Option<Tensor<4, Bool>> {
         let [batch, len] = self.shape();
         let padding: Vec<bool> = self.mask.as_ref()?.iter().map(|real| !real).collect();
@@ -307,7 +307,7 @@ impl HookedEncoderDecoder {
             Segment::CrossKeys if held => Some("the cache holds the encoder's keys and values"),
             _ => None,
         };
-        // Only the length of the encoder's text is known here.
+        // There are no text hashes: only the length of the encoder's text is known here.
         let (model, texts) = (|| identity.clone(), || None);
         let rows = Rows { open: cache.is_some(), copies: options.copies, ..sequence.rows() };
         let plan = self.plan(&sequence, rows, options.logits, &silent, (&model, &texts));

@@ -26,7 +26,7 @@ impl Generate for HookedEncoderDecoder {
         // The start token is run, but the last generated token is not.
         if options.max_new_tokens > n_ctx {
             let (given, allowed) =
-                (options.max_new_tokens.to_string(), format!("at most {n_ctx}, the decoder's positions"));
+                (options.max_new_tokens.to_string(), format!("at most {n_ctx}, the number of decoder positions"));
             return Err(InputError::Setting { name: "max_new_tokens", given, allowed }.into());
         }
         let (tokenizer, d_vocab) = (self.tokenizer().ok(), self.config.d_decoder_vocab);

@@ -60,7 +60,7 @@ impl StackPositions {
 
     pub(super) fn validate(&self, d_model: usize) -> Result<(), ConfigError> {
         match *self {
-            // With these scalings, cached keys would have to be rotated again as the text grows.
+            // Length-dependent scaling would require rotating cached keys again as the text grows.
             StackPositions::Rotary { ref encoder, ref decoder } => {
                 let by_length =
                     |scaling: &RopeScaling| matches!(scaling, RopeScaling::Dynamic { .. } | RopeScaling::Long { .. });

@@ -123,7 +123,7 @@ pub enum CacheError {
         mask: usize,
     },
     /// Cache and run use different element types.
-    #[error("the cache holds {cache}, but the run computes in {run}")]
+    #[error("the cache has element type {cache}, but the run computes in {run}")]
     DType {
         /// Element type of the cache.
         cache: String,
@@ -222,7 +222,7 @@ pub enum CacheError {
         /// Number of layers in the cache.
         layers: usize,
     },
-    /// The cache has fewer positions than the operation was to remove or keep.
+    /// The cache has fewer positions than the operation was asked to remove or keep.
     #[error("{asked} positions were requested, but the cache holds {held}")]
     TooFew {
         /// Number of positions in the cache.

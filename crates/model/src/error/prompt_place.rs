@@ -45,13 +45,14 @@ pub fn place_of_line(file: &Arc<Path>, number: usize) -> Place {
     Place { file: file.clone(), number, kind: Kind::Line }
 }
 
-/// Position of a line of a file, counted from one, starting at the byte `start`. The lines before `start` are counted
-/// only when the position is printed.
+/// Position of a line in the part of a file that starts at byte `start`; lines are counted from one within the part.
+/// The lines before `start` are counted only when the position is printed.
 pub fn place_of_line_after(file: &Arc<Path>, start: u64, number: usize) -> Place {
     Place { file: file.clone(), number, kind: if start == 0 { Kind::Line } else { Kind::LineAfter(start) } }
 }
 
-/// Position of a line of a Zstandard file, counted from one, starting at the frame at the byte `start`.
+/// Position of a line in the part of a Zstandard file that starts with the frame at byte `start`; lines are counted
+/// from one within the part.
 pub fn place_of_line_in_frames(file: &Arc<Path>, start: u64, number: usize) -> Place {
     Place { file: file.clone(), number, kind: if start == 0 { Kind::Line } else { Kind::LineInFrames(start) } }
 }

@@ -43,7 +43,7 @@ pub trait Generate: private::Sealed {
     /// cache and no cache kind). Also returns any error from a hook.
     fn generate_with(&self, input: impl Into<Input>, options: GenerateOptions<'_>) -> Result<Generation>;
 
-    /// Continues one or more prompts with the default options: greedy sampling of up to 20 tokens.
+    /// Continues one or more prompts with the default options: greedy decoding of up to 20 tokens.
     ///
     /// ```
     /// use hooklens::prelude::*;

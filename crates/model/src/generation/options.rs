@@ -5,7 +5,7 @@ use hooklens_hooks::{Hook, Record};
 use super::sampling::Sampling;
 use crate::kv_cache::{CacheKind, KeyValueCache};
 
-/// Options for one generation. The defaults are greedy sampling of up to 20 tokens, or fewer if the model ends the
+/// Options for one generation. The defaults are greedy decoding of up to 20 tokens, or fewer if the model ends the
 /// text.
 ///
 /// ```
@@ -52,7 +52,7 @@ impl Default for GenerateOptions<'_> {
 }
 
 impl<'h> GenerateOptions<'h> {
-    /// Creates the default options: greedy sampling of up to 20 tokens, or fewer if the model ends the text.
+    /// Creates the default options: greedy decoding of up to 20 tokens, or fewer if the model ends the text.
     pub fn new() -> Self {
         Self::default()
     }

@@ -8,10 +8,11 @@ use burn::tensor::{DType, Device, Float, Tensor};
 use super::keys::{heads_first, select_rows};
 use crate::device::is_cubecl;
 
-/// A tensor `[rows, room, head, width]` of which the first `rows` rows and `len` positions are filled.
+/// A tensor `[batch, room, head, width]`, where `room` is the capacity in positions. Only the first `rows` rows and
+/// `len` positions are filled.
 ///
 /// Matrix products on a device read a matrix in place only if its rows are contiguous, so each head's positions are
-/// stored contiguously: the tensor is `[rows, head, room, width]`, and callers get a view with these axes swapped.
+/// stored contiguously: the tensor is `[batch, head, room, width]`, and callers get a view with these axes swapped.
 #[derive(Debug, Clone)]
 pub(super) struct Buffer<K: Basic = Float> {
     by_head: Option<Tensor<4, K>>,

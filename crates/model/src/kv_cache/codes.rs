@@ -8,13 +8,13 @@ use super::kind::{Form, Quantization};
 use super::quantized::Bits;
 use crate::error::{BoxError, CacheError};
 
-/// Number of positions in a chunk that is filled position by position.
+/// Capacity, in positions, of the chunks that short appends fill. A longer append gets a chunk of its own length.
 const CHUNK: usize = 32;
 
 /// Quantized keys or values, `[rows, len, head, width]`.
 #[derive(Debug, Clone)]
 struct Chunks {
-    /// `[head, width]`.
+    /// Number of heads, and width of a head.
     heads: [usize; 2],
     chunks: Vec<Chunk>,
 }
@@ -25,7 +25,7 @@ struct Chunk {
     positions: usize,
     room: usize,
     codes: Vec<u8>,
-    /// Minimum and step of each group.
+    /// Minimum and step of each quantization group.
     groups: Vec<[f32; 2]>,
 }
 

@@ -192,7 +192,7 @@ impl KeyValueCache {
         let mut made = Self::of_shape(self.shape.clone(), kind)?;
         for (layer, (new, entry)) in made.entries.iter_mut().zip(&self.entries).enumerate() {
             let wanted = if kind.is_sliding() || !entry.holds() { self.first_needed(layer) } else { 0 };
-            // The columns held by every row may start later than the columns held by some rows.
+            // Some rows may lack columns that others hold, so the columns held by every row may start later.
             let first = if kind.is_sliding() { entry.first() } else { entry.first_of_all() };
             if first > wanted {
                 return Err(CacheError::Dropped { layer, first, wanted });

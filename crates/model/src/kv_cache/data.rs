@@ -121,14 +121,14 @@ impl KeyValueCache {
         }
         if data.layers.len() != shape.windows.len() {
             return Err(wrong(format!(
-                "data for {} layers, but the cache has {}",
+                "it has {} layers, but its shape has {} layers",
                 data.layers.len(),
                 shape.windows.len()
             )));
         }
         if data.hidden_before.len() != batch || data.hidden_before.iter().any(|before| *before > len) {
             return Err(wrong(format!(
-                "the hidden columns {:?} do not fit {batch} rows of {len} positions",
+                "the numbers of hidden columns are {:?}; expected {batch} numbers of at most {len}",
                 data.hidden_before
             )));
         }
@@ -137,7 +137,7 @@ impl KeyValueCache {
             let from = &held.held_from;
             if !from.is_empty() && (from.len() != batch || from.iter().any(|first| *first > len)) {
                 return Err(wrong(format!(
-                    "first positions {from:?} of layer {layer} do not fit {batch} rows of {len} positions"
+                    "the first positions of layer {layer} are {from:?}; expected {batch} numbers of at most {len}"
                 )));
             }
             let (Some(keys), Some(values)) = (&held.keys, &held.values) else {
@@ -150,7 +150,7 @@ impl KeyValueCache {
             let (state, has_keys) = (shape.state(layer), cache.entries[layer].has_keys());
             if state.is_some() && !has_keys && held.first > 0 {
                 return Err(wrong(format!(
-                    "layer {layer} has a recurrent state, so it can't begin at position {}",
+                    "layer {layer} has a recurrent state, so it must begin at position 0, not {}",
                     held.first
                 )));
             }
@@ -210,7 +210,7 @@ impl KeyValueCache {
             }
         }
         cache.interventions.clone_from(&data.interventions);
-        // The caller may have removed rows and positions.
+        // If the caller removed rows or positions, `tokens` may still have them.
         cache.set_token_columns(&data.tokens[..data.tokens.len().min(batch)], len);
         cache.rotated_for.clone_from(&data.rotated_for);
         cache.model = data.model.as_ref().map(|content| {

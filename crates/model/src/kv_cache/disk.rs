@@ -25,7 +25,7 @@ struct Extent {
 #[derive(Debug, Clone)]
 struct DiskTensor {
     file: Arc<Mutex<File>>,
-    /// `[rows, head, width]`.
+    /// Shape of one column, `[rows, head, width]`.
     cell: [usize; 3],
     dtype: DType,
     extents: Vec<Extent>,
@@ -173,7 +173,8 @@ impl Disk {
         self.keep(len, false);
     }
 
-    /// Keeps the first `len` columns. After a failed write, keys or values may have more columns than were counted.
+    /// Drops the columns starting at `len` and shrinks the files. After a failed write, keys or values may have more
+    /// columns than `self.len`.
     pub(super) fn abandon(&mut self, len: usize) {
         self.len = self.len.min(len);
         self.tracks.iter_mut().flatten().for_each(|track| track.abandon(len));

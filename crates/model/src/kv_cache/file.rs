@@ -16,7 +16,7 @@ use super::{Entry, KeyValueCache};
 use crate::error::{BoxError, CacheError, Result};
 use hooklens_io::regular;
 
-/// A model that a cache is saved and loaded for.
+/// A model whose key-value caches can be saved and loaded.
 pub trait CacheModel {
     /// Hash of configuration and weights, which identifies the model.
     ///

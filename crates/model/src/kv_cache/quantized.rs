@@ -53,7 +53,7 @@ impl Bits {
 #[derive(Debug, Clone)]
 pub(super) struct Quantized {
     quantization: Quantization,
-    /// Whether to store in main memory even if the model runs on another device.
+    /// Whether the contents are stored in main memory even if the model runs on another device.
     offloaded: bool,
     held: Held,
 }

@@ -100,7 +100,7 @@ impl Ring {
         self.staged = None;
     }
 
-    /// Overwrites the oldest columns with fewer than `keep` new ones.
+    /// Appends fewer than `keep` new columns. If the ring is full, they overwrite the oldest ones.
     fn write(&mut self, new: [Tensor<4>; 2], keep: usize) {
         let Some(stored) = self.stored.take() else { return };
         let (count, room) = (new[0].dims()[1], stored[0].dims()[1]);

@@ -30,7 +30,7 @@ pub(crate) struct Transaction<'c> {
 pub(crate) struct MadeBy<'r, 'h, P> {
     pub(crate) model: Arc<ModelIdentity>,
     pub(crate) hooks: &'r [Hook<'h>],
-    /// Parts spliced into the model.
+    /// Descriptions of the parts spliced into the model.
     pub(crate) parts: P,
     /// Whether the rotation of keys depends on the length of the text.
     pub(crate) by_length: bool,

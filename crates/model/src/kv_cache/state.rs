@@ -9,7 +9,7 @@ use super::{Entry, KeyValueCache};
 use crate::config::{GatedDelta, MixerConfig, ShortConv, StateSpace, TransformerConfig};
 use crate::error::CacheError;
 
-/// The recurrent state that a gated delta net, Mamba 2, or a short convolution has instead of keys and values.
+/// Recurrent state of a layer's gated delta net, Mamba 2, or short convolution.
 #[derive(Debug, Clone)]
 pub(crate) struct RecurrentState {
     /// Convolution inputs of the last positions (for a gated delta net: queries, keys, and values), `[batch, width - 1,
@@ -188,7 +188,7 @@ impl KeyValueCache {
         Ok(entry.state.clone().map(|state| state.for_rows(batch)))
     }
 
-    /// Sets a layer's state after a run; rolled back with the run.
+    /// Sets a layer's state after the new positions. If the run fails, the state is rolled back.
     pub(crate) fn advance(&mut self, layer: usize, state: RecurrentState, new: [usize; 2]) -> Result<(), CacheError> {
         self.entries[layer].advance(state, new)
     }

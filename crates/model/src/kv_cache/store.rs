@@ -20,11 +20,11 @@ pub(super) enum Store {
     /// Unmodified keys and values, with growing or limited capacity. The limit applies to all columns, including sealed
     /// ones.
     Whole { keys: Buffer, values: Buffer, max: Option<usize> },
-    /// Columns that a window can still see, in a ring buffer.
+    /// A ring buffer of the columns that are still inside a window.
     Ring { ring: Ring, window: Window },
-    /// Quantized; with a window, only columns that it can still see.
+    /// Quantized columns; with a window, only those still inside it.
     Quantized { quantized: Quantized, window: Option<Window> },
-    /// In a file; with a window, only columns that it can still see.
+    /// Columns in a file; with a window, only those still inside it.
     Disk { disk: Disk, window: Option<Window> },
 }
 

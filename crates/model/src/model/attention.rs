@@ -352,14 +352,15 @@ fn unwatched(
     Ok(heads_first(fused_attention(heads_first(q), k, v, None, None, options)))
 }
 
-/// Whether the kernels support a layer's scores. They do not support precomputed biases, or windows that extend past
-/// the query.
+/// Whether the attention kernels support a layer's scores. The kernels do not support precomputed biases, or windows
+/// that extend past the query.
 fn has_rules(layer: usize, pass: &Pass<'_>) -> bool {
     let ends = |window: Window| window.newest(0).is_some() && window.width() < pass.sequence.keys();
     pass.score_bias.is_none() && !pass.config.window(layer).is_some_and(ends)
 }
 
-/// Whether the kernels can compute a layer's attention at once: they also require values to be as wide as keys.
+/// Whether the fused attention kernels support a layer. In addition to [`has_rules`], they require values to be as wide
+/// as keys.
 fn is_fusible(layer: usize, pass: &Pass<'_>) -> bool {
     has_rules(layer, pass) && pass.config.d_value_of(layer) == pass.config.d_head_of(layer)
 }
@@ -517,8 +518,8 @@ impl Fold {
     }
 }
 
-/// Applies the soft cap, adds biases, and masks scores with negative infinity. Columns that the cache has dropped come
-/// first.
+/// Applies the soft cap, adds biases, and masks scores with negative infinity. Prepends `dropped` masked columns for
+/// the keys that the cache has dropped.
 fn masked(layer: usize, mut scores: Tensor<4>, dropped: usize, pass: &mut Pass<'_>) -> Tensor<4> {
     let config = pass.config;
     let [batch, heads, queries, held] = scores.dims();

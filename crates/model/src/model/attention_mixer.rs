@@ -12,7 +12,7 @@ use crate::config::Layers;
 use crate::points::Site;
 
 impl Attention {
-    /// Whether the layer has keys and values, rather than reusing an earlier layer's.
+    /// Whether the layer computes its own keys and values instead of reusing those of an earlier layer.
     fn has_own_keys(&self) -> bool {
         self.k.shape()[1] > 0
     }

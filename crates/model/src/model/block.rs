@@ -283,11 +283,11 @@ impl Block {
     }
 }
 
-/// Inputs of the query, key, and value projections, and, if block outputs are added to the normalized stream
-/// ([`ResidualScheme::NormalizedInputs`]), that stream.
+/// Computes the inputs of the query, key, and value projections. Also returns the normalized stream if block outputs
+/// are added to it ([`ResidualScheme::NormalizedInputs`]).
 ///
-/// Normally this is one normalized stream. Separate inputs per head are created only where a hook edits them; the hook
-/// points of `ln1` always show the norm applied to `hook_resid_pre`.
+/// Normally the three projections share one normalized stream. Separate inputs per head are created only where a hook
+/// edits them; the hook points of `ln1` always show the norm applied to `hook_resid_pre`.
 pub(crate) fn attention_reads(
     ln1: &Norm,
     layer: usize,
@@ -322,7 +322,7 @@ pub(crate) fn attention_reads(
     if pass.shortformer.is_none() && own.iter().all(Option::is_none) {
         return Ok((AttentionInputs::One(Box::new(shared)), kept));
     }
-    // Shortformer: only queries and keys get positions, not values or the residual stream.
+    // Shortformer adds position embeddings to the input of queries and keys, but not to values or the residual stream.
     let placed = match &pass.shortformer {
         Some(positions) => shared.clone() + positions.clone(),
         None => shared.clone(),

@@ -1,4 +1,4 @@
-//! Weights that stay quantized, as blocks of the file, until their values are needed.
+//! Weights that stay in the quantized blocks of their file until their values are needed.
 
 use burn::module::{Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
@@ -11,7 +11,7 @@ use crate::cpu::packed_matrix::PackedMatrix;
 pub(crate) struct Blocks(Option<PackedMatrix>);
 
 impl Blocks {
-    /// Creates a parameter for this weight. A quantized weight is dequantized to `f32` on first access. `turned` is
+    /// Creates a parameter for a weight. A quantized weight is dequantized to `f32` on first access. `turned` is
     /// true for an embedding table, where each row of blocks is a row of the weight, and false for a linear map, where
     /// each row of blocks is a column of the weight.
     pub(super) fn param(weight: Weight, device: &Device, turned: bool) -> (Param<Tensor<2>>, Self) {

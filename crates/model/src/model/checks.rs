@@ -17,9 +17,9 @@ pub trait DecoderChecks {
     /// Returns an error if the residual stream has contributions other than attention and MLP outputs.
     fn check_plain_writes(&self, what: &'static str) -> Result<(), InputError>;
 
-    /// Like [`Self::check_plain_writes`], but also returns an error if a layer has no attention, has another mixer
-    /// beside attention, or reuses an earlier layer's keys, if values are normalized, or if head outputs are gated or
-    /// weighted by a router.
+    /// Like [`Self::check_plain_writes`], but also returns an error if a layer has no attention, if a layer has
+    /// another mixer alongside attention, if a layer reuses an earlier layer's keys, if values are normalized, or if
+    /// head outputs are gated or weighted by a router.
     fn check_plain_layers(&self, what: &'static str) -> Result<(), InputError>;
 
     /// Returns an error if a layer has no attention.
@@ -58,7 +58,7 @@ impl DecoderChecks for HookedTransformer {
         self.check_plain_writes(what)?;
         self.check_attends(what)?;
         if self.weights.parts.blocks.iter().any(|block| matches!(block.mixer, Some(Mixer::AttentionAndMamba2(_)))) {
-            return Err(InputError::NotDefined { what, with: "a Mamba 2 state space beside attention" });
+            return Err(InputError::NotDefined { what, with: "a Mamba 2 state space alongside attention" });
         }
         if self.config.attn_gates {
             return Err(InputError::NotDefined { what, with: "gated head outputs (`attn_gates`)" });

@@ -15,13 +15,14 @@ use crate::kv_cache::{RecurrentState, StateShape};
 pub(super) struct Carried {
     layer: usize,
     taps: ConvWindow,
+    /// Convolution inputs at the last `width - 1` positions before the run and at the run's positions,
     /// `[batch, width - 1 + pos, channel]`.
     seen: Tensor<3>,
     memory: Tensor<4>,
 }
 
 impl Carried {
-    /// Starts from the state in the run's cache, or from an empty one. `new` is the convolution input at the run's
+    /// Starts from the state in the run's cache, or from an empty state. `new` is the convolution input at the run's
     /// positions, `[batch, pos, channel]`.
     pub(super) fn on(layer: usize, shape: StateShape, new: Tensor<3>, pass: &Pass<'_>) -> Result<Self, CacheError> {
         let ([batch, ..], dtype) = (new.dims(), new.dtype());

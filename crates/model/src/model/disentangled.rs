@@ -12,7 +12,8 @@ use crate::kv_cache::heads_first;
 pub(crate) struct LogBuckets {
     /// Half the number of buckets.
     pub(crate) span: usize,
-    /// Positions at this distance or farther share one bucket, if far distances are grouped logarithmically.
+    /// Positions at this distance or farther share the last bucket in their direction. `None` if far distances are not
+    /// grouped logarithmically.
     pub(crate) max_distance: Option<usize>,
 }
 

@@ -11,7 +11,7 @@ use crate::cpu;
 /// Mean of the normal distribution whose CDF `laplace` computes (Ma et al. 2022), as rounded by Hugging Face.
 #[expect(clippy::approx_constant)]
 const LAPLACE_MEAN: f64 = 0.707107;
-/// Standard deviation of this distribution.
+/// Standard deviation of the normal distribution with mean [`LAPLACE_MEAN`].
 const LAPLACE_DEVIATION: f64 = 0.282095;
 
 impl ActivationFn {

@@ -66,7 +66,7 @@ impl GatedDeltaNet {
         ],
         is_in: |config, layer| config.gated_delta_of(layer).is_some(),
         absent: "this layer has no gated delta net",
-        instead: "this layer has a gated delta net, not attention; its points are linear_attn.hook_q and others",
+        instead: "this layer has a gated delta net, not attention; use its points, such as linear_attn.hook_q",
     };
 
     /// Creates the mixer of the block named `block`, taking its weights from `source`.

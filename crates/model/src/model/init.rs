@@ -109,7 +109,7 @@ impl Draw<'_> {
         Param::from_tensor(Tensor::full([len], value, self.device))
     }
 
-    /// Slopes of 0.8 on both sides.
+    /// Parameters that give xIELU a slope of 0.8 both above and below zero.
     fn slopes(&self) -> Slopes {
         let [alpha_p, alpha_n] =
             [0.8f64, 0.3].map(|slope| Param::from_tensor(Tensor::full([1], slope.exp_m1().ln(), self.device)));

@@ -64,8 +64,8 @@ impl Mamba2 {
             Site::SsmZ,
         ],
         is_in: |config, layer| config.state_space_of(layer).is_some(),
-        absent: "this layer has no state space",
-        instead: "this layer has a state space, not attention; its points are ssm.hook_x and others",
+        absent: "this layer has no Mamba 2 state space",
+        instead: "this layer has a Mamba 2 state space, not attention; use its points, such as ssm.hook_x",
     };
 
     /// Creates the mixer of the block named `block`, taking its weights from `source`.

@@ -4,10 +4,10 @@ use super::model_weights::ModelWeights;
 
 /// Access to the parts of a model's weights, for the other crates of the workspace.
 pub trait ModelParts: ModelWeights {
-    /// The parts.
+    /// The parts of the model's weights.
     fn parts(&self) -> &Self::Parts;
 
-    /// The parts, mutably.
+    /// The parts of the model's weights, mutably.
     fn parts_mut(&mut self) -> &mut Self::Parts;
 }
 

@@ -67,7 +67,7 @@ impl Expert {
 }
 
 /// The shared expert, applied to every token: `out(act(gate(x)) * in(x))`, or `out(act(in(x)))` without a gate.
-/// Multiplied by `sigmoid(share(x))` if it has an output gate.
+/// With an output gate, the output is multiplied by `sigmoid(share(x))`.
 #[derive(Module, Debug)]
 pub struct SharedMlp {
     /// Gate projection, `[d_model, d_mlp]`, if the MLP is gated.
@@ -91,6 +91,8 @@ impl SharedMlp {
         self.gate.iter_mut().chain([&mut self.input, &mut self.output]).chain(&mut self.share)
     }
 
+    /// Computes the shared expert's output.
+    ///
     /// # Shapes
     /// - input and output: `[batch, pos, d_model]`
     fn forward(&self, layer: usize, x: Tensor<3>, pass: &Pass<'_>, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
@@ -171,7 +173,8 @@ impl Moe {
         }
 
         let per_token = mixture.per_token;
-        // Tokens whose first choice is this expert come first, as in TransformerLens and Hugging Face.
+        // Each expert's list starts with the tokens whose first choice is that expert, as in TransformerLens and
+        // Hugging Face.
         let mut routed: Vec<Vec<i32>> = vec![Vec::new(); count];
         for at in (0..per_token).flat_map(|choice| (0..rows).map(move |row| row * per_token + choice)) {
             routed[best[at] as usize].push(at as i32);

@@ -147,7 +147,7 @@ impl Norm {
         Ok(narrowed(if self.kind == NormKind::LayerNorm { seen } else { weighed(seen, own) }, dtype))
     }
 
-    /// The input, with its mean subtracted if the norm does so, and its scale, in `f32` or wider.
+    /// Returns the input, centered if the norm subtracts the mean, and the input's scale, both in `f32` or wider.
     pub fn centered_and_scale<const D: usize>(&self, input: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
         let mut x = widened(input);
         if self.kind.centers() {

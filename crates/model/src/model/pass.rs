@@ -24,7 +24,7 @@ pub(crate) struct Pass<'p> {
     dtype: DType,
     /// Rotary tables of the run's queries and keys. Cached keys are already rotated.
     rotary: Vec<(&'p Rotary, RotaryTable)>,
-    /// Position-dependent scale of the run's queries, `[batch or 1, pos, 1, 1]`; `None` if it is one everywhere.
+    /// Position-dependent scale of the run's queries, `[batch or 1, pos, 1, 1]`; `None` if the scale is 1 everywhere.
     pub(crate) growth: Option<Tensor<4>>,
     /// Cached keys and values from earlier runs.
     pub(crate) kv_cache: Option<&'p mut KeyValueCache>,

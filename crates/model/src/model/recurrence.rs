@@ -132,8 +132,8 @@ pub(super) fn softplus(x: Tensor<3>) -> Tensor<3> {
 
 /// Computes `(1 + L)⁻¹` for strictly lower triangular matrices.
 ///
-/// Recursively uses `[[A, 0], [B, C]]⁻¹ = [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]`. Small matrices use `(1 - L)(1 + L²)(1 + L⁴)`,
-/// whose terms would become much larger than their sum in larger ones.
+/// Recursively uses `[[A, 0], [B, C]]⁻¹ = [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]`. Matrices up to 8 × 8 use
+/// `(1 - L)(1 + L²)(1 + L⁴)`; for larger matrices, the terms of this product could become much larger than their sum.
 fn unit_lower_inverse(lower: Tensor<4>) -> Tensor<4> {
     let [rows, count, size, _] = lower.dims();
     let one = || Tensor::<2>::eye(size, &lower.device()).cast(lower.dtype()).reshape([1, 1, size, size]);

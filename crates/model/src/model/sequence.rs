@@ -28,8 +28,8 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Layout of `batch` rows of `len` tokens after `past` cached tokens. `mask` covers all of them and is `true` for
-    /// unmasked tokens.
+    /// Layout of `batch` rows of `len` tokens after `past` cached tokens. `mask` covers cached and new tokens, and is
+    /// `true` for unmasked tokens.
     pub(crate) fn new(batch: usize, past: usize, len: usize, mask: Option<Vec<bool>>) -> Self {
         let mask = mask.filter(|mask| mask.contains(&false));
         let positions = mask.as_ref().map(|mask| positions(mask, past + len));
@@ -64,7 +64,7 @@ impl Sequence {
             (None, None) => return Self::new(batch, past, len, None),
             (before, _) => Self::new(batch, past, len, Some(whole(before))),
         };
-        // Hidden tokens still count as positions.
+        // Cached tokens that are hidden from attention still count as positions.
         match cache.past_counted(batch) {
             None => sequence,
             counted => Self { positions: Some(positions(&whole(counted), past + len)), ..sequence },
@@ -107,7 +107,7 @@ impl Sequence {
         if self.is_plain() { 1 } else { self.batch }
     }
 
-    /// Minimum length of a position table.
+    /// Minimum length of a position table that covers the run's tokens.
     pub(crate) fn positions_needed(&self) -> usize {
         self.query_positions().iter().max().map_or(0, |last| *last as usize + 1)
     }

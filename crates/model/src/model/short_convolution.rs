@@ -43,7 +43,7 @@ impl ShortConvolution {
         sites: &[Site::ConvB, Site::ConvX, Site::ConvPre, Site::ConvOut, Site::ConvC, Site::ConvZ],
         is_in: |config, layer| config.short_conv_of(layer).is_some(),
         absent: "this layer has no short convolution",
-        instead: "this layer has a short convolution, not attention; its points are conv.hook_x and others",
+        instead: "this layer has a short convolution, not attention; use its points, such as conv.hook_x",
     };
 
     /// Creates the mixer of the block named `block`, taking its weights from `source`.

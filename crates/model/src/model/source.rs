@@ -22,7 +22,7 @@ pub trait WeightSource {
     /// A linear map `{name}.W_{part}` with its bias `{name}.b_{part}`.
     fn linear(&mut self, name: &str, part: &str, shape: [usize; 2]) -> Result<Linear, Self::Error>;
 
-    /// A matrix of this shape.
+    /// Convolution filters named `name`, `[width, channel]`.
     fn filters(&mut self, name: String, shape: [usize; 2]) -> Result<Param<Tensor<2>>, Self::Error>;
 
     /// A vector of length `len`; in a randomly initialized model, every element is `initial`.
@@ -31,7 +31,7 @@ pub trait WeightSource {
     /// A vector of length `len` that may be absent from files; in a randomly initialized model, zeros.
     fn optional_vector(&mut self, name: String, len: usize) -> Result<Option<Param<Tensor<1>>>, Self::Error>;
 
-    /// A norm.
+    /// A norm of kind `kind` over `width` elements, named `name`.
     fn norm(&mut self, name: String, kind: NormKind, width: usize, eps: f64) -> Result<Norm, Self::Error>;
 }
 

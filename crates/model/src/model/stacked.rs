@@ -15,13 +15,13 @@ const STACKED: [&str; 13] =
 /// Selects one of the weights of attention heads.
 #[derive(Debug, Clone, Copy)]
 pub enum HeadWeight {
-    /// Queries.
+    /// Query projection, `W_Q`.
     Q,
-    /// Keys.
+    /// Key projection, `W_K`.
     K,
-    /// Values.
+    /// Value projection, `W_V`.
     V,
-    /// Outputs.
+    /// Output projection, `W_O`.
     O,
 }
 

@@ -104,8 +104,8 @@ impl HookedTransformer {
         Ok(Tokenized { text: text.into(), ids, tokens, spans })
     }
 
-    /// Position in `text` of `token`, which must be exactly one token. Counts the beginning-of-sequence token if the
-    /// model prepends one.
+    /// Position of the first or last occurrence of `token` in `text`. `token` must be exactly one token. Counts the
+    /// beginning-of-sequence token if the model prepends one.
     ///
     /// # Errors
     /// [`InputError::NotOneToken`] if `token` is not exactly one token, or [`InputError::NotOnce`] if it does not
@@ -181,7 +181,7 @@ impl HookedTransformer {
     }
 }
 
-/// Which occurrence to find.
+/// Which occurrence of a token to find.
 ///
 /// ```
 /// use hooklens::Occurrence;

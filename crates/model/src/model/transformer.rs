@@ -214,7 +214,7 @@ impl HookedTransformer {
         }
         let n_layers = self.weights.parts.blocks.len();
         let of_layer = |layer| placement.of_layer(layer, n_layers).clone();
-        // Other devices have no kernels that widen their inputs.
+        // On other devices, matrix products do not widen 16-bit weights.
         if !placement.devices().iter().all(multiplies_narrow) {
             let dtype = self.compute_type();
             self.weights.parts = self.weights.parts.in_type(dtype);

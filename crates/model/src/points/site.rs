@@ -27,7 +27,7 @@ macro_rules! sites {
                 }
             }
 
-            /// The catalog entry of the point in block `layer`; names start with `block`.
+            /// The point's catalog entry in block `layer`; its name starts with `block`.
             pub(crate) fn info(self, block: &str, layer: usize) -> PointInfo {
                 match self {
                     $(Site::$site => {
@@ -157,7 +157,7 @@ sites! {
 }
 
 impl Site {
-    /// The catalog entry in a model that normalizes queries and keys over all heads together.
+    /// Changes the point's catalog entry for a model that normalizes queries and keys over all heads together.
     pub(crate) fn over_all_heads(self, mut info: PointInfo) -> PointInfo {
         info.axes = match self {
             Site::QNormScale | Site::KNormScale => WHOLE_ROWS_SCALE,
@@ -167,7 +167,7 @@ impl Site {
         info
     }
 
-    /// The catalog entry in a model whose values have a different width than keys.
+    /// Changes the point's catalog entry for a layer whose values have a different width than its keys.
     pub(crate) fn of_values(self, mut info: PointInfo) -> PointInfo {
         if matches!(self, Site::V | Site::Z) {
             info.axes = PER_HEAD_VALUE;
@@ -175,7 +175,7 @@ impl Site {
         info
     }
 
-    /// The catalog entry of the cross-attention point, with `cross_attn` instead of `attn` in the name.
+    /// The catalog entry of the corresponding cross-attention point, with `cross_attn` instead of `attn` in its name.
     pub(crate) fn cross(self, block: &str, layer: usize) -> PointInfo {
         let mut info = self.info(block, layer);
         info.name = format!("{block}.cross_{}", self.suffix()).into();

@@ -22,7 +22,7 @@ impl Tokenizer {
     /// tokens.
     pub(crate) fn enough<'t>(&self, text: &'t str, most: usize) -> Result<&'t str, InputError> {
         let mut len = most.saturating_mul(BYTES).saturating_add(BEHIND);
-        // Beyond this length, tokenizing a prefix that turns out too short costs more than a prefix saves.
+        // Above a quarter of the text, a prefix that turns out too short costs more time than a sufficient one saves.
         while len < text.len() / 4 {
             let shorter = beginning(text, len);
             let ids = self.encode(shorter)?;

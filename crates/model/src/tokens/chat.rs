@@ -90,7 +90,7 @@ impl Tokenizer {
         let special = self.special_texts.iter().map(|(name, text)| (name.clone(), Value::from_serialize(text)));
         let values: Value = special.chain(given).collect();
         let failed = |error: Error| refused("the template can't be rendered".into(), Some(error));
-        // Jinja normalizes line endings in the same way.
+        // Jinja normalizes line endings to `\n`.
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let (environment, text) = (environment(), with_scopes(&text));
         let mut written = Bounded::default();
@@ -230,7 +230,7 @@ fn now(format: &str) -> Result<String, Error> {
 }
 
 /// Replaces `{% generation %}` blocks, which matter only for training, with scopes, so that variables set inside stay
-/// local. The text of `{% raw %}` blocks is not a template.
+/// local. Text inside `{% raw %}` blocks is left unchanged.
 fn with_scopes(template: &str) -> String {
     let mut written = String::with_capacity(template.len());
     let (mut rest, mut is_raw) = (template, false);

@@ -20,8 +20,8 @@ pub(super) struct Declarations {
 }
 
 impl Declarations {
-    /// The files that name special tokens, in order of precedence. `special_tokens_map.json` predates
-    /// `added_tokens_decoder`, so the latter wins.
+    /// The files that name special tokens, in order of precedence. `tokenizer_config.json` comes first if it has
+    /// `added_tokens_decoder`, which is newer than `special_tokens_map.json`.
     pub(super) fn in_order(&self) -> impl Iterator<Item = &Value> {
         let [first, second] = if self.lists_all() { [&self.config, &self.map] } else { [&self.map, &self.config] };
         first.iter().chain(second)

@@ -9,7 +9,7 @@ use super::Tokenizer;
 use crate::error::LoadError;
 
 /// Hash of everything that determines the token ids of a text: the tokenizer with its special tokens, and the ids of a
-/// separate vocabulary.
+/// separate vocabulary, if it has one (Marian).
 ///
 /// # Errors
 /// [`LoadError::Tokenizer`] if the tokenizer cannot be serialized.

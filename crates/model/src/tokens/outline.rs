@@ -65,7 +65,7 @@ struct Model<'j> {
 }
 
 impl<'j> Model<'j> {
-    /// Reads the vocabulary, and adds the other fields to the small ones.
+    /// Reads the vocabulary and the merges, and adds the other fields to `small`.
     fn read(json: &'j [u8], small: &mut Small) -> Result<Self, String> {
         let mut model = Self { tokens: Tokens::default(), merges: None, prefix: String::new(), unknown: None };
         small.open();
@@ -106,7 +106,7 @@ impl<'j> Model<'j> {
         merges.map_err(|error| wrong("model.merges", &error))
     }
 
-    /// Checks that both parts of a merge are tokens, and that their concatenation is one too.
+    /// Checks that a merge's two parts and their concatenation are in the vocabulary.
     fn check_merge(&self, left: &str, right: &str, whole: &mut String) -> Result<(), String> {
         whole.clear();
         whole.push_str(left);
@@ -167,7 +167,7 @@ impl Small {
     }
 }
 
-/// An error message without its position, which differs from the position in the file.
+/// An error's message without line and column, which do not match those of the file.
 fn unplaced(error: &(dyn std::error::Error + 'static)) -> String {
     let message = excerpt(error);
     message.split(" at line ").next().unwrap_or_default().to_string()
@@ -381,7 +381,7 @@ mod tests {
 
     use super::*;
 
-    /// Checks a tokenizer that is changed by `change`, and followed by enough spaces to be large.
+    /// Applies `change` to a valid tokenizer, pads it with spaces so that it counts as large, and checks it.
     fn checked(change: impl Fn(&mut Value)) -> Result<(), String> {
         let letters = || (0..60).map(|letter| char::from(b'A' + letter).to_string());
         let pairs = || letters().flat_map(|left| letters().map(move |right| (left.clone(), right)));

@@ -5,7 +5,7 @@ use serde_json::Value;
 /// Python's words for non-finite numbers.
 const WORDS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
 
-/// Parses a text. Non-finite numbers become `null`, like unset fields.
+/// Parses JSON text. Non-finite numbers become `null`, which counts as an unset field.
 pub(crate) fn parse(text: &[u8]) -> serde_json::Result<Value> {
     serde_json::from_slice(text).or_else(|error| match with_nulls(text) {
         Some(text) => serde_json::from_slice(&text),

@@ -98,7 +98,7 @@ impl SentencePieces {
         let unknown = self.pieces.iter().position(|piece| piece.kind == UNKNOWN);
         let table = (!self.characters.is_empty())
             .then(|| json!({"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(&self.characters)}));
-        // Trim only spaces: a newline that the table keeps is an ordinary character.
+        // Trim only spaces: a newline that the character map keeps is an ordinary character.
         let replaced = |pattern, by| json!({"type": "Replace", "pattern": {"Regex": pattern}, "content": by});
         let trimmed = [replaced("^ +| +$", ""), replaced(" {2,}", " ")].into_iter().filter(|_| self.trims);
         let normalizers: Vec<Value> = table.into_iter().chain(trimmed).collect();

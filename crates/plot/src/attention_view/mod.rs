@@ -20,9 +20,9 @@ const MOST_TOKENS: usize = 2048;
 const LOOK: &str = include_str!("view.html");
 const SCRIPT: &str = include_str!("view.js");
 
-/// An interactive view of the attention of all heads in one self-contained HTML file. Shows each head as a thumbnail,
-/// one head enlarged, and the text. Hovering over a token shows what it attends to, or what attends to it. Works with
-/// mouse or keyboard, in a browser and in notebook output.
+/// An interactive view of the attention of all heads in one self-contained HTML file. The view shows each head as a
+/// thumbnail, one head enlarged, and the text. Hovering over a token shows what it attends to, or what attends to it.
+/// The view works with mouse or keyboard, in a browser and in notebook output.
 ///
 /// ```
 /// use hooklens::plot::{AttentionPatterns, AttentionView};

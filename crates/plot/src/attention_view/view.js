@@ -17,7 +17,7 @@
     const root = host.attachShadow({ mode: "open" });
     show(0);
 
-    /** Shows one of the texts, with the head, token and colors chosen for the text before it. */
+    /** Shows one of the texts, keeping the head, token and color scale chosen for the previous text. */
     function show(number, chosen = {}) {
       root.replaceChildren(host.querySelector("template").content.cloneNode(true));
       const texts = [data, ...data.others];

@@ -134,8 +134,8 @@ pub enum PlotError {
     NoPattern,
     /// The attention pattern does not match the tokens.
     #[error(
-        "the pattern of layer {layer} is {given:?}; expected {tokens} queries by {tokens} keys: record all positions \
-         of the text"
+        "the pattern of layer {layer} has shape {given:?}; expected {tokens} queries by {tokens} keys: record all \
+         positions of the text"
     )]
     Pattern {
         /// Index of the layer.

@@ -7,11 +7,11 @@ use crate::label_choice::LabelChoice;
 use crate::panel_grid::panel_grid;
 use crate::pen::wide;
 
-/// Width of all cells and labels, chosen so that texts stay readable when the picture is scaled to a page.
+/// Total width of the cells and labels, chosen so that texts stay readable when the picture is scaled to a page.
 const WIDTH: f64 = 860.0;
-/// Height of all cells.
+/// Total height of the cells.
 const HEIGHT: f64 = 640.0;
-/// Maximum number of labels side by side for which the picture grows so that all fit.
+/// Maximum number of labels along an axis for which the picture is enlarged until all labels fit.
 const ALL_LABELS: usize = 120;
 /// Maximum size of a cell.
 const CELL: (f64, f64) = (44.0, 30.0);
@@ -47,7 +47,7 @@ impl Layout {
         let widest = |labels: &[String]| labels.iter().map(|label| wide(label, LABELS)).fold(0.0, f64::max);
         let left = widest(&map.axis(2).labels) + NAMES + 20.0;
         let across = widest(&map.axis(1).labels);
-        // Wide enough for texts, and for labels to be side by side.
+        // Make cells wide enough for their texts, and for labels side by side.
         let text = map.texts.as_deref().map_or(0.0, |texts| {
             let widest = texts.iter().map(|text| font::width(text, LABELS)).fold(0.0, f64::max).min(90.0);
             (widest + 6.0).max(if across <= 90.0 { across + 6.0 } else { 0.0 })
@@ -62,9 +62,9 @@ impl Layout {
         let width = fit(room, columns, least(columns * grid_columns), CELL.0).max(text);
         let least_height = least(rows * grid_rows).max(if text > 0.0 { 20.0 } else { 0.0 });
         let height = fit(HEIGHT / grid_rows as f64, rows, least_height, CELL.1);
-        // Quarters of a unit, so that cells meet exactly.
+        // Round down to quarters of a unit, so that cells meet exactly.
         let cell = ((width * 4.0).floor() / 4.0, (height * 4.0).floor() / 4.0);
-        // A picture that is only a little too wide is not worth a second line.
+        // Do not wrap a picture that is only a little too wide.
         if text > 0.0 && panels.list.len() == 1 && columns as f64 * cell.0 > 1.15 * WIDTH {
             panels.wrap(columns, (((WIDTH - left) / cell.0) as usize).max(1));
         }
@@ -152,13 +152,13 @@ impl Panels {
         Self { list: (0..count).map(panel).collect(), grid, wrapped: false }
     }
 
-    /// Splits a single panel into several, one below the other, with this number of columns.
+    /// Splits a single panel with this number of columns into several of at most `most` columns, one below the other.
     fn wrap(&mut self, columns: usize, most: usize) {
         let lines = columns.div_ceil(most);
         if lines == 1 {
             return;
         }
-        // Lines of about the same length.
+        // Make all lines about equally long.
         let each = columns.div_ceil(lines);
         let panel = |line: usize| Panel {
             name: String::new(),

@@ -48,7 +48,7 @@ pub(super) fn counted(values: &[f64], edges: &[f64]) -> Vec<usize> {
     counts
 }
 
-/// The quantile of sorted values.
+/// The `share` quantile of sorted values; 0.5 is the median.
 fn quantile(rising: &[f64], share: f64) -> f64 {
     let place = share * (rising.len() - 1) as f64;
     let (below, above) = (rising[place.floor() as usize], rising[place.ceil() as usize]);

@@ -53,7 +53,7 @@ impl Show for KeyValueCache {
         let mut html = table(&what, &["layer", "positions stored", "window", "size"], layers);
         if !self.interventions().is_empty() {
             let hooks = self.interventions().join(", ");
-            html.push_str(&format!("<div>computed under edits: {}</div>\n", crate::page::escaped(&hooks)));
+            html.push_str(&format!("<div>computed with edits: {}</div>\n", crate::page::escaped(&hooks)));
         }
         Ok(vec![Shown::text(what), Shown::html(html)])
     }

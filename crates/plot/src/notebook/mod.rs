@@ -11,8 +11,8 @@ use std::io::Write;
 use crate::error::PlotError;
 use hooklens_model::error::error_chain;
 
-/// Displays a value that is the last expression of a notebook cell as a picture, a table or an interactive page, using
-/// the protocol of [evcxr](https://github.com/evcxr/evcxr), the Rust kernel for Jupyter. It is part of the prelude, so
+/// Displays the last value of a notebook cell as a picture, a table or an interactive page, using the protocol of
+/// [evcxr](https://github.com/evcxr/evcxr), the Rust kernel for Jupyter. The trait is part of the prelude, so
 /// `use hooklens::prelude::*;` is enough.
 ///
 /// Tensors are shown with their shape, some statistics and a small picture. Recordings, key-value caches and models are

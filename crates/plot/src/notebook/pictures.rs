@@ -13,7 +13,7 @@ use crate::{
 use hooklens_analysis::labeled::LabeledArray;
 use hooklens_analysis::patching::PatchingResult;
 
-/// Maximum length of an SVG in a notebook. Larger pictures are shown as PNG.
+/// Maximum length of an SVG in a notebook, in bytes. Larger pictures are shown as PNG.
 const MOST: usize = 400_000;
 
 /// A picture as SVG if it is small, otherwise as PNG.
@@ -90,7 +90,7 @@ impl Show for LensTable {
     }
 }
 
-/// Shows a heatmap of two or three axes, or lines over one axis.
+/// Shows a heatmap of two to four axes, or a line over one axis.
 impl Show for LabeledArray {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         if self.axes().len() == 1 { LinePlot::of(self)?.shown() } else { Heatmap::of(self)?.shown() }

@@ -1,6 +1,6 @@
 """Conversions between native arrays and the arrays of NumPy, torch and JAX, one module per framework.
 
-A framework is imported when one of its models is made, so `import hooklens` needs none but NumPy.
+A framework is imported when one of its models is made, so `import hooklens` requires only NumPy.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from .._native import Array
 
 
 class Framework(Protocol):
-    """What hooklens needs from a framework. `Any` is the framework's array."""
+    """Operations that hooklens needs from a framework. `Any` is the framework's array type."""
 
     name: str
 
     def shared(self, array: Array) -> Any:
-        """The array without a copy, not to be changed. NumPy has no bfloat16, so it gets a float32 copy."""
+        """The array without a copy, for reading only. NumPy has no bfloat16, so bfloat16 is copied to float32."""
 
     def weight(self, array: Array) -> Any:
         """A weight, which cannot be changed in place."""

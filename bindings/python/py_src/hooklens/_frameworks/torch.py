@@ -39,7 +39,7 @@ class Torch:
     name = "torch"
 
     def shared(self, array: Array) -> Any:
-        # An unversioned capsule. A versioned one says that the memory is read-only, about which torch warns.
+        # The capsule is unversioned, because a versioned one marks the memory as read-only, and torch warns about that.
         return torch.utils.dlpack.from_dlpack(array.__dlpack__())
 
     def weight(self, array: Array) -> Any:

@@ -20,9 +20,9 @@ const LOW: f64 = -0.1;
 const HIGH: f64 = 1.1;
 const TEMPERATURE: f64 = 2.0 / 3.0;
 
-/// Settings for training masks over edges to preserve the metric while keeping few edges (edge pruning, Bhaskar et al.
-/// 2024). Each edge's mask is drawn from a hard-concrete distribution; a Lagrangian drives the expected fraction of
-/// kept edges to a target.
+/// Settings for training masks over edges so that few edges are kept and the metric is preserved (edge pruning, Bhaskar
+/// et al. 2024). Each edge's mask is drawn from a hard-concrete distribution; a Lagrangian drives the expected fraction
+/// of kept edges to a target.
 ///
 /// ```
 /// use hooklens::circuits::{Discovery, LearnedMasks};
@@ -45,7 +45,7 @@ impl Default for LearnedMasks {
 }
 
 impl LearnedMasks {
-    /// Keeps 5 % of the edges; 300 steps at learning rate 0.1, seed 0.
+    /// Default settings: keeps 5 % of the edges, and trains for 300 steps at learning rate 0.1 with seed 0.
     pub fn new() -> Self {
         Self { keep: 0.05, steps: 300, learning_rate: 0.1, seed: 0, checkpoint: None }
     }
@@ -103,7 +103,7 @@ impl LearnedMasks {
 }
 
 impl Patching<'_> {
-    /// Trains masks; the scores are the logits of the masks, the same for every example.
+    /// Trains masks. The scores are the masks' logits minus the lowest logit, and are the same for every example.
     pub(super) fn learned_masks(&self, settings: &LearnedMasks) -> Result<EdgeScores> {
         settings.check()?;
         let runner = EdgeRunner::new(self)?;
@@ -158,7 +158,7 @@ impl Patching<'_> {
     }
 }
 
-/// Logits of masks in training, with Adam's moments and the Lagrange multipliers of the sparsity constraint.
+/// State of the training: the masks' logits, Adam's moments, and the Lagrange multipliers of the sparsity constraint.
 pub(super) struct Masked {
     settings: LearnedMasks,
     pub(super) logits: Vec<f64>,
@@ -182,7 +182,7 @@ impl Masked {
         }
     }
 
-    /// Draws a mask: how much of each edge is kept.
+    /// Draws a mask: the kept fraction of each edge, from 0 to 1.
     fn draw(&mut self) -> Vec<f64> {
         let random = &mut self.random;
         self.uniform.iter_mut().for_each(|own| *own = random.random_range(1e-6..1.0 - 1e-6));
@@ -205,7 +205,7 @@ impl Masked {
         let [bias, bias_square] = [decay, decay_square].map(|decay| 1.0 - decay.powi(step as i32 + 1));
         for edge in 0..self.logits.len() {
             let inner = (stretched(self.logits[edge], self.uniform[edge]) - LOW) / (HIGH - LOW);
-            // Clamped masks have no slope.
+            // Where the mask is clamped, its gradient is zero.
             let open = drawn[edge] > 0.0 && drawn[edge] < 1.0;
             let by_mask = if open { (HIGH - LOW) * inner * (1.0 - inner) / TEMPERATURE } else { 0.0 };
             let slope = slopes[edge] * by_mask + pressure * present[edge] * (1.0 - present[edge]);

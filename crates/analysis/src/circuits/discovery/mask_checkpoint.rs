@@ -34,11 +34,11 @@ struct State {
     first: Vec<u64>,
     second: Vec<u64>,
     multipliers: [u64; 2],
-    /// Position in the sequence of random numbers.
+    /// Position of the random number generator in its stream, as a decimal number.
     drawn: String,
 }
 
-/// What is trained. Training resumes only from a checkpoint of the same task.
+/// The settings, model, prompts and metric of a training run. Training resumes only from a checkpoint of the same task.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Task {
     keep: u64,
@@ -50,7 +50,7 @@ pub(super) struct Task {
     edges: usize,
     /// Hash of the prompts, including the prompts that the values of ablated edges are computed from.
     prompts: String,
-    /// The metric of each prompt in the whole model and with all edges ablated, rounded.
+    /// The metric of each prompt in the whole model and with all edges ablated, rounded to `f32`.
     metrics: Vec<[f32; 2]>,
 }
 
@@ -90,19 +90,19 @@ impl Task {
         let far = |own: &f32, other: &f32| (own - other).abs() > 1e-3 * own.abs().max(1.0);
         let mut metrics = self.metrics.iter().flatten().zip(other.metrics.iter().flatten());
         if self.keep != other.keep {
-            Some("the share to keep differs")
+            Some("it was saved for a different fraction of edges to keep")
         } else if self.steps != other.steps {
-            Some("the number of steps differs")
+            Some("it was saved for a different number of steps")
         } else if (self.learning_rate, self.seed) != (other.learning_rate, other.seed) {
-            Some("the learning rate or the seed differs")
+            Some("it was saved for a different learning rate or seed")
         } else if self.edges != other.edges
             || self.model.as_ref().zip(other.model.as_ref()).is_some_and(|(a, b)| a != b)
         {
-            Some("it belongs to another model")
+            Some("it was saved for a different model")
         } else if self.prompts != other.prompts {
-            Some("the prompts differ")
+            Some("it was saved for different prompts")
         } else if self.metrics.len() != other.metrics.len() || metrics.any(|(own, other)| far(own, other)) {
-            Some("the metric differs")
+            Some("it was saved for a different metric")
         } else {
             None
         }
@@ -138,7 +138,7 @@ pub(super) fn restore(path: &Path, task: &Task, masks: &mut Masked) -> Result<us
     }
     let wrong = |reason: String| CircuitError::Checkpoint { path: path.into(), reason };
     let unknown = || wrong("it is not a checkpoint of learned masks, or it is damaged".into());
-    // Three numbers per edge and two per example, of at most 21 characters each, including a comma.
+    // The file has three numbers per edge and two per example, each of at most 21 characters including a comma.
     let largest = (1 << 20) + 64 * task.edges as u64 + 48 * task.metrics.len() as u64;
     if regular::check(path).map_err(load_errors::cant_read(path))?.len() > largest {
         return Err(unknown().into());

@@ -1,4 +1,4 @@
-//! Scores of edges by integrating gradients along the ablation of all edges.
+//! Scores edges by integrating gradients while the ablated fraction of all edges grows from 0 to 1.
 
 use ndarray::Array2;
 
@@ -9,8 +9,8 @@ use crate::patching::Patching;
 use hooklens_model::error::Result;
 
 impl Patching<'_> {
-    /// Mean gradient of the metric with respect to how much of each edge is ablated, at the midpoints of `steps` equal
-    /// intervals from no ablation to the ablation of all edges.
+    /// Gradient of the metric with respect to the ablated fraction of each edge, averaged over the midpoints of `steps`
+    /// equal intervals between no ablation and full ablation of all edges.
     pub(super) fn mask_gradients(&self, steps: usize) -> Result<EdgeScores> {
         let runner = EdgeRunner::new(self)?;
         let graph = runner.graph();

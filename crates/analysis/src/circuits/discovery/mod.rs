@@ -13,8 +13,8 @@ use hooklens_model::error::Result;
 
 pub use learned_masks::LearnedMasks;
 
-/// A method that scores every edge of a model. All scores estimate how the metric changes if the edge is ablated, except
-/// for those of [`Discovery::LearnedMasks`], which say how much the circuit needs the edge.
+/// A method that scores every edge of a model. The scores estimate how the metric changes if the edge is ablated,
+/// except that the scores of [`Discovery::LearnedMasks`] say how much the circuit needs the edge.
 ///
 /// ```
 /// use hooklens::attribution::EdgeGraph;
@@ -56,8 +56,8 @@ pub enum Discovery {
 }
 
 impl Discovery {
-    /// Number of passes for a batch of this number of examples, to compare costs before a run. A forward pass counts as
-    /// 1 and a backward pass as 2.
+    /// Estimated number of passes for this number of examples, to compare the costs of methods before a run. A forward
+    /// pass counts as 1 and a backward pass as 2.
     pub fn passes(&self, graph: &EdgeGraph, examples: usize) -> usize {
         match self {
             Discovery::Eap | Discovery::Relp => 5 * examples,

@@ -15,7 +15,8 @@ pub(in crate::circuits) fn mask_of(circuit: &Circuit) -> Array2<f32> {
     ablated
 }
 
-/// How much of each edge is ablated, from 0 (kept) to 1 (ablated): `[sender, receiver]`, for all rows or per row.
+/// Ablated fraction of each edge, from 0 (kept) to 1 (ablated): one matrix `[sender, receiver]` for all rows, or one
+/// per row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Masks<'m>(pub(super) &'m [Array2<f32>]);
 
@@ -25,7 +26,7 @@ pub(super) struct Part {
     pub(super) chunks: Vec<usize>,
     /// Whether the weights are kept fractions instead of ablated fractions.
     pub(super) kept: bool,
-    /// `[row or 1, receiver, sender]`.
+    /// The weights, `[row or 1, receiver, sender]`, flattened.
     pub(super) weights: Vec<f32>,
     pub(super) shape: [usize; 3],
 }

@@ -155,7 +155,8 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
         Ok(values.into_iter().zip(slopes).collect())
     }
 
-    /// Gradient at each receiver's input times the change that ablating each edge makes.
+    /// Gradient of the metric with respect to the ablated fraction of each edge, `[sender, receiver]` per example: the
+    /// gradient at the receiver's input times the change that ablating the edge makes to this input.
     fn slopes(&self, cache: &ActivationCache, group: &Group) -> Result<Vec<Array2<f64>>> {
         let mut written = vec![rows_of(cache.get(hook::embed())?)];
         let mut inputs = Vec::new();
@@ -203,7 +204,7 @@ impl<'p, 'm> EdgeRunner<'p, 'm> {
     }
 }
 
-/// `[row, 1, pos * d_model]`.
+/// Flattens `[row, pos, d_model]` to `[row, 1, pos * d_model]`.
 fn rows_of(values: Tensor<3>) -> Tensor<3> {
     let [rows, pos, d_model] = values.dims();
     values.reshape([rows, 1, pos * d_model])

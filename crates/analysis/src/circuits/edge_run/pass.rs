@@ -26,13 +26,13 @@ pub(super) struct EdgePass<'p> {
 /// What the pass has seen so far.
 #[derive(Default)]
 struct Seen {
-    /// Outputs of this pass or, if edges are ablated, the ablated outputs minus those of this pass.
+    /// The senders' outputs or, if edges are ablated, the replacements minus the senders' outputs.
     chunks: Chunks,
     /// Cumulative sums of the chunks, `[1, row, pos * d_model]`. Entry `i` is the sum over all senders of chunks `0..=i`.
     sums: Vec<Tensor<3>>,
     z: Option<Tensor<4>>,
     scale: Option<Tensor<3>>,
-    /// Corrections of the inputs of keys and values, computed together with the corrections of the inputs of queries.
+    /// Corrections to the inputs of keys and values, computed together with the corrections to the inputs of queries.
     keys_and_values: Option<Tensor<4>>,
 }
 
@@ -151,7 +151,7 @@ impl<'p> EdgePass<'p> {
     }
 }
 
-/// `[1, row, pos * d_model]`.
+/// Flattens `[row, pos, d_model]` to `[1, row, pos * d_model]`.
 fn flat(written: Tensor<3>) -> Tensor<3> {
     let [rows, pos, d_model] = written.dims();
     written.reshape([1, rows, pos * d_model])

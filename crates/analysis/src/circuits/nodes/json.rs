@@ -52,11 +52,11 @@ impl NodeCircuit {
         serde_json::to_string(&stored).unwrap_or_default()
     }
 
-    /// Reads a circuit of some of the nodes in `all` from [`NodeCircuit::to_json`].
+    /// Reads a circuit from the output of [`NodeCircuit::to_json`]. `all` has every node that the circuit may contain.
     ///
     /// # Errors
     /// Fails if the text is not a circuit of nodes, if it was saved for weights, spliced dictionaries, points or axes
-    /// that differ from the ones in `all`, or if it contains a node that `all` does not.
+    /// that differ from the ones in `all`, or if it contains a node that `all` lacks.
     pub fn from_json(all: &Self, text: &str) -> Result<Self, CircuitError> {
         let value = parsed(text)?;
         if value.get("edges").is_some() {

@@ -4,7 +4,7 @@ use hooklens_hooks::Axis;
 
 use crate::patching::Sites;
 
-/// A kind of nodes.
+/// A kind of node that can be chosen by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KindOfNodes {
     /// Attention heads.
@@ -18,7 +18,7 @@ pub enum KindOfNodes {
 }
 
 impl KindOfNodes {
-    /// The points that the nodes are parts of.
+    /// Glob of the hook points that contain the nodes.
     pub fn points(self) -> &'static str {
         match self {
             Self::Heads => "blocks.*.attn.hook_z",

@@ -22,7 +22,8 @@ use hooklens_model::model::Identified;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct MissedEffect {
-    /// With the requested confidence, no node outside the circuit has a larger effect by magnitude, in units of the metric.
+    /// Bound on the magnitude of the effect of every node outside the circuit, at the requested confidence, in units of
+    /// the metric.
     pub bound: f64,
     /// The node with the largest bound, and the estimate of its effect.
     pub largest: (Vec<usize>, f64),
@@ -31,12 +32,12 @@ pub struct MissedEffect {
 }
 
 impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
-    /// Ablates random subsets of the nodes outside a circuit (each node with probability 1/2) and bounds the effect of
-    /// any single node. The bound is the maximum over nodes of `|d| + t * se`, where `d` is the difference between the
-    /// mean metric of the subsets with and without the node, `se` its standard error, and `t` the quantile of Student's
-    /// t distribution for the confidence (Welch's test, one-sided). No correction for the number of nodes is needed:
-    /// the maximum is at least the bound for the node whose effect is truly the largest. `settings` sets the confidence
-    /// and the seed.
+    /// Ablates random subsets of the nodes outside a circuit (each node is in half of the subsets) and bounds the
+    /// effect of any single node. The bound is the maximum over nodes of `|d| + t * se`, where `d` is the difference
+    /// between the mean metric of the subsets with and without the node, `se` its standard error, and `t` the quantile
+    /// of Student's t distribution for the confidence (Welch's test, one-sided). No correction for the number of nodes
+    /// is needed: the maximum is at least the bound for the node whose effect is truly the largest. `settings` sets the
+    /// confidence and the seed.
     ///
     /// ```
     /// use hooklens::circuits::Selection;
@@ -159,7 +160,8 @@ mod tests {
         assert!(held * 100 >= sets * 95, "{held} of {sets}");
     }
 
-    /// Equal to `scipy.stats.ttest_ind(equal_var=False).confidence_interval(0.9)`, whose upper tail has 5 %.
+    /// The expected values come from `scipy.stats.ttest_ind(equal_var=False).confidence_interval(0.9)`, which leaves
+    /// 5 % in each tail.
     #[test]
     fn differences_have_the_quantiles_of_scipy() {
         let (effect, upper) = difference(&[1.0, 2.0, 4.0, 3.0], &[0.5, 1.5, 0.0], 0.95);

@@ -62,7 +62,7 @@ pub struct NodeCircuit {
 }
 
 impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
-    /// All nodes at these sites. Takes one forward pass, which determines how many there are.
+    /// All nodes at these sites. Runs one forward pass to count them.
     ///
     /// # Errors
     /// Same as [`Patching::sweep`].
@@ -114,7 +114,7 @@ impl NodeCircuit {
     /// ```
     ///
     /// # Errors
-    /// Fails for a node that is not one of these nodes.
+    /// Fails for a node that is not in this circuit.
     pub fn only<N: AsRef<[usize]>>(&self, nodes: impl IntoIterator<Item = N>) -> Result<Self, CircuitError> {
         let mut kept = ArrayD::from_elem(self.kept.raw_dim(), false);
         for node in nodes {
@@ -143,7 +143,7 @@ impl NodeCircuit {
         &self.axes
     }
 
-    /// The points that the nodes are parts of, in firing order.
+    /// Names of the hook points that contain the nodes, in firing order.
     pub fn points(&self) -> &[String] {
         &self.points
     }
@@ -158,7 +158,7 @@ impl NodeCircuit {
         self.len() == 0
     }
 
-    /// Number of nodes at these sites, in the circuit or not.
+    /// Number of nodes at the circuit's sites, including nodes that are not in the circuit.
     pub fn total(&self) -> usize {
         self.kept.len()
     }
@@ -168,7 +168,7 @@ impl NodeCircuit {
         self.kept.get(IxDyn(node)).copied().unwrap_or(false)
     }
 
-    /// The nodes that are not in the circuit.
+    /// The circuit of all nodes that are not in this circuit.
     #[must_use]
     pub fn complement(&self) -> Self {
         Self { kept: self.kept.mapv(|kept| !kept), ..self.clone() }
@@ -232,7 +232,7 @@ impl NodeCircuit {
         Ok(ranked)
     }
 
-    /// The circuit of these nodes, which must exist.
+    /// The circuit of these nodes. Panics if a node does not exist.
     fn keeping(&self, nodes: impl IntoIterator<Item = Vec<usize>>) -> Self {
         let mut kept = ArrayD::from_elem(self.kept.raw_dim(), false);
         nodes.into_iter().for_each(|node| kept[IxDyn(&node)] = true);
@@ -299,7 +299,7 @@ impl NodeCircuit {
         for (axis, other) in self.axes.iter().zip(others) {
             if let Some(place) = axis.differs_at(other) {
                 let (own, given) = (&axis.labels[place], &other.labels[place]);
-                let what = format!("{} {place} is {given}, but the circuit's is {own}", axis.name);
+                let what = format!("axis `{}` has {given} at index {place}, but the circuit has {own}", axis.name);
                 return Err(CircuitError::OtherNodes { whose, what });
             }
         }

@@ -15,7 +15,7 @@ use hooklens_model::driver::private::Spliceable;
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::Identified;
 
-/// Points, each with the indices of the swept axes in its shape.
+/// Hook points, each with the indices of its swept axes.
 pub(super) type Points = Vec<(PointId, Vec<usize>)>;
 
 /// All nodes of a model at some sites.
@@ -88,7 +88,8 @@ impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
         Ok(CircuitRuns { metric: matching(axes, metric), clean, ablated })
     }
 
-    /// The metric of one example without ablations and, for each set of kept nodes, with all other nodes ablated.
+    /// The metric of one example without ablations, and the metric for each set of kept nodes with all other nodes
+    /// ablated.
     fn run_example(
         &self,
         example: &Example<'_, M>,
@@ -104,7 +105,7 @@ impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
             let expected = circuit.kept.shape()[1..].to_vec();
             if given != expected {
                 let what =
-                    format!("example {} has {given:?} per point, but the circuit has {expected:?}", example.number);
+                    format!("example {} has {given:?} nodes per point; the circuit has {expected:?}", example.number);
                 return Err(CircuitError::OtherNodes { whose: "the prompts", what }.into());
             }
         }

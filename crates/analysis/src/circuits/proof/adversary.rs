@@ -1,4 +1,4 @@
-//! [`Adversary`]: searches for the edges outside a circuit whose ablation hurts most.
+//! [`Adversary`]: searches for the edges outside a circuit whose ablation lowers faithfulness most.
 
 use ndarray::Array2;
 use rand::{Rng, SeedableRng};
@@ -12,7 +12,7 @@ use crate::patching::Patching;
 use crate::statistics::mean;
 use hooklens_model::error::Result;
 
-/// Settings of a search for the edges outside a circuit whose ablation hurts most.
+/// Settings of a search for the edges outside a circuit whose ablation lowers faithfulness most.
 ///
 /// If everything outside a circuit is ablated at once, parts that matter can cancel each other, so that a circuit that
 /// leaves them out appears faithful. Ablating only some of them reveals this.
@@ -36,7 +36,7 @@ impl Default for Adversary {
 }
 
 impl Adversary {
-    /// 16 random subsets and 20 steps of projected gradient descent, seed 0.
+    /// Default settings: 16 random subsets and 20 steps of projected gradient descent, with seed 0.
     pub fn new() -> Self {
         Self { subsets: 16, steps: 20, seed: 0 }
     }
@@ -48,7 +48,7 @@ impl Adversary {
         self
     }
 
-    /// Sets the number of steps of projected gradient descent, from each of two starts.
+    /// Sets the number of steps of projected gradient descent from each of the two starting points.
     #[must_use]
     pub fn steps(mut self, count: usize) -> Self {
         self.steps = count;
@@ -88,7 +88,7 @@ pub struct AdversarialAblation {
     pub all: f64,
     /// Faithfulness for each random subset.
     pub random: Vec<f64>,
-    /// The smallest faithfulness found, by any means.
+    /// The smallest faithfulness found by random subsets or gradient descent.
     pub worst: f64,
     /// The edges whose ablation gives [`AdversarialAblation::worst`].
     pub ablated: Circuit,

@@ -44,8 +44,8 @@ impl Completeness {
 }
 
 impl Patching<'_> {
-    /// Removes `subsets` random subsets of the circuit's edges (each edge with probability 1/2) from the circuit and from
-    /// the whole model.
+    /// Removes `subsets` random subsets of the circuit's edges (each edge with probability 1/2) from the circuit and
+    /// from the whole model, and measures the faithfulness of both.
     ///
     /// # Errors
     /// [`CircuitError::NoDifference`] if the mean metric is the same with all and with no edges ablated; otherwise, same
@@ -64,8 +64,8 @@ impl Patching<'_> {
         Ok(Completeness { circuit: faithfulness, model })
     }
 
-    /// How much faithfulness the circuit loses without each of its edges, one at a time: edges with a loss near 0 could be
-    /// left out. In descending order of magnitude.
+    /// Removes each edge of the circuit in turn and returns the loss of faithfulness, in descending order of magnitude.
+    /// Edges with a loss near 0 could be left out.
     ///
     /// ```
     /// use hooklens::attribution::{EdgeGraph, Sender};

@@ -12,10 +12,10 @@ use hooklens_model::driver::private::Spliceable;
 use hooklens_model::error::Result;
 use hooklens_model::model::Identified;
 
-/// Circuit sizes at which MIB evaluates faithfulness, as shares of all edges.
+/// Circuit sizes at which MIB evaluates faithfulness, as fractions of all edges.
 pub const MIB_SHARES: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
 
-/// How edges are chosen from their scores.
+/// How edges or nodes are chosen by their scores.
 ///
 /// ```
 /// use hooklens::circuits::Selection;
@@ -28,7 +28,7 @@ pub enum Selection {
     /// The largest scores by magnitude ([`Circuit::top`]).
     #[default]
     Top,
-    /// The lowest scores, whose ablation lowers the metric most ([`Circuit::most_helpful`]). MIB selects edges like this
+    /// Those with the lowest scores: their ablation lowers the metric most ([`Circuit::most_helpful`]). MIB selects edges like this
     /// for CPR.
     MostHelpful,
     /// Grown backward from the logits ([`Circuit::greedy`]).
@@ -50,7 +50,7 @@ pub fn best_edges(scores: &EdgeScores, selection: Selection, count: usize) -> Re
     }
 }
 
-/// Faithfulness of circuits with increasing shares of the edges or nodes (Mueller et al. 2025, MIB).
+/// Faithfulness of circuits with increasing fractions of the edges or nodes (Mueller et al. 2025, MIB).
 ///
 /// ```
 /// use hooklens::attribution::Gradient;
@@ -70,7 +70,7 @@ pub fn best_edges(scores: &EdgeScores, selection: Selection, count: usize) -> Re
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct FaithfulnessCurve<C = Circuit> {
-    /// Shares of the edges or nodes, ascending.
+    /// Fractions of the edges or nodes, in ascending order.
     pub shares: Vec<f64>,
     /// The circuits.
     pub circuits: Vec<C>,
@@ -79,12 +79,12 @@ pub struct FaithfulnessCurve<C = Circuit> {
 }
 
 impl Patching<'_> {
-    /// Runs circuits of the best-scored edges, one circuit for each share of the model's edges. Edges that are not on a
-    /// path from the embedding to the logits are removed ([`Circuit::pruned`]), as in MIB. See
+    /// Runs circuits of the best-scored edges, one circuit for each value in `shares`, a fraction of the model's edges.
+    /// Edges that are not on a path from the embedding to the logits are removed ([`Circuit::pruned`]), as in MIB. See
     /// [`Patching::run_circuits`] for what is ablated.
     ///
     /// # Errors
-    /// Fails for a share that is not between 0 and 1, for scores that are not finite and for scores of a different
+    /// Fails for a fraction that is not between 0 and 1, for scores that are not finite and for scores of a different
     /// model; otherwise, same as [`Patching::run_circuits`].
     pub fn faithfulness(&self, scores: &EdgeScores, selection: Selection, shares: &[f64]) -> Result<FaithfulnessCurve> {
         let shares = ascending(shares)?;
@@ -97,11 +97,12 @@ impl Patching<'_> {
 }
 
 impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
-    /// Runs circuits of the best-scored of these nodes, one circuit for each share of the nodes. See
-    /// [`Patching::run_nodes`] for what is ablated.
+    /// Runs circuits of the best-scored of these nodes, one circuit for each value in `shares`, a fraction of the
+    /// nodes. See [`Patching::run_nodes`] for what is ablated.
     ///
     /// # Errors
-    /// Fails for a share that is not between 0 and 1; otherwise, same as [`NodeCircuit::best`] and [`Patching::run_nodes`].
+    /// Fails for a fraction that is not between 0 and 1; otherwise, same as [`NodeCircuit::best`] and
+    /// [`Patching::run_nodes`].
     pub fn node_faithfulness(
         &self,
         nodes: &NodeCircuit,
@@ -117,7 +118,7 @@ impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
     }
 }
 
-/// The shares in ascending order.
+/// Sorts the fractions in ascending order, and fails if one is not between 0 and 1.
 fn ascending(shares: &[f64]) -> Result<Vec<f64>, CircuitError> {
     if let Some(given) = shares.iter().copied().find(|share| !(0.0..=1.0).contains(share)) {
         return Err(CircuitError::Share { given });
@@ -128,7 +129,7 @@ fn ascending(shares: &[f64]) -> Result<Vec<f64>, CircuitError> {
 }
 
 impl<C> FaithfulnessCurve<C> {
-    /// Circuit performance ratio: the area under the faithfulness curve, by the trapezoidal rule over the shares.
+    /// Circuit performance ratio: the area under the faithfulness curve, by the trapezoidal rule over the fractions.
     ///
     /// # Errors
     /// Same as [`CircuitRuns::faithfulness`].
@@ -170,7 +171,7 @@ fn distances(faithfulness: &[f64]) -> Vec<f64> {
     faithfulness.iter().map(|own| (1.0 - own).abs()).collect()
 }
 
-/// Area under values at ascending places, by the trapezoidal rule.
+/// Area under the curve through `values` at ascending `places`, by the trapezoidal rule.
 fn area(places: &[f64], values: &[f64]) -> f64 {
     let steps = places.windows(2).zip(values.windows(2));
     steps.map(|(places, values)| (places[1] - places[0]) * (values[0] + values[1]) / 2.0).sum()

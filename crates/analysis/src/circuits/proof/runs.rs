@@ -95,7 +95,7 @@ impl Patching<'_> {
 }
 
 impl CircuitRuns {
-    /// Share of the metric that each circuit recovers: `(m_circuit - m_ablated) / (m_clean - m_ablated)`, where each
+    /// Fraction of the metric that each circuit recovers: `(m_circuit - m_ablated) / (m_clean - m_ablated)`, where each
     /// `m` is a mean over examples (as in Mueller et al. 2025, MIB).
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl CircuitRuns {
         self.metric.values().shape()[0]
     }
 
-    /// Share of the metric that a circuit recovers on the chosen examples.
+    /// Fraction of the metric that a circuit recovers on the chosen examples.
     pub(super) fn recovered(&self, circuit: usize, chosen: &[u32]) -> f64 {
         let values = self.metric.values();
         let (mut own, mut clean, mut ablated) = (0.0, 0.0, 0.0);

@@ -27,8 +27,8 @@ use hooklens_model::error::Result;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Stability<P = (Sender, Receiver)> {
-    /// Edges or nodes that are among the best-scored of at least one resample, with the fraction of resamples in which
-    /// they are among the best-scored, in descending order.
+    /// Edges or nodes that are among the best-scored in at least one resample, each with the fraction of resamples in
+    /// which it is among them, in descending order of the fraction.
     pub inclusion: Vec<(P, f64)>,
     /// Mean Jaccard similarity of the resampled circuits with the circuit of all prompts.
     pub jaccard: f64,
@@ -57,8 +57,8 @@ impl EdgeScores {
     }
 }
 
-/// Resamples examples with replacement. `scores` are `[place, example]`. The result identifies places by index;
-/// messages use their names.
+/// Resamples examples with replacement. `scores` are `[edge or node, example]`. The result identifies edges or nodes by
+/// index; `name` returns their names for messages.
 pub(in crate::circuits) fn resampled(
     scores: &[Vec<f64>],
     name: impl Fn(usize) -> String,
@@ -103,7 +103,7 @@ pub(in crate::circuits) fn resampled(
 }
 
 impl Stability<usize> {
-    /// Names the places.
+    /// Replaces the indices by edges or nodes.
     pub(in crate::circuits) fn named<P>(self, name: impl Fn(usize) -> P) -> Stability<P> {
         let inclusion = self.inclusion.into_iter().map(|(place, share)| (name(place), share)).collect();
         Stability { inclusion, jaccard: self.jaccard, rank_correlation: self.rank_correlation }
@@ -111,7 +111,7 @@ impl Stability<usize> {
 }
 
 impl Stability {
-    /// Edges that are in at least this share of the resampled circuits.
+    /// The circuit of the edges that are in at least this fraction of the resampled circuits.
     ///
     /// # Errors
     /// Fails if the scores belong to a model without these edges.

@@ -154,7 +154,7 @@ impl TopExamples {
         self
     }
 
-    /// Sets how many texts run in one batch, at least one. The results do not depend on it, except for rounding.
+    /// Sets how many texts run in one batch, at least one. The batch size does not affect results, except for rounding.
     #[must_use]
     pub fn batch_size(mut self, texts: usize) -> Self {
         self.batch_size = texts.max(1);
@@ -185,8 +185,8 @@ impl TopExamples {
     }
 
     /// Runs the model on these texts or rows of token ids, up to the point, and keeps the largest activations. Texts
-    /// are tokenized as for [`HookedModel::forward`]. Texts and positions are counted from 0, including an added BOS
-    /// token. Padding is ignored.
+    /// are tokenized as for [`HookedModel::forward`]. Texts and positions are counted from 0; an added BOS token counts
+    /// as a position. Padding is ignored.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -243,7 +243,7 @@ impl TopExamples {
         Ok(FoundExamples::new(model.tokenizer().ok(), &unit, [done, tokens], best))
     }
 
-    /// Searches one batch, which comes after `before` texts.
+    /// Searches one batch. `before` is the number of texts in earlier batches.
     fn look(
         &self,
         model: &HookedTransformer,

@@ -106,7 +106,7 @@ impl Backward {
         Ok(())
     }
 
-    /// Fails if there is no such backward pass for edges.
+    /// Fails if this backward pass is not available for edges.
     pub(crate) fn check_edges(self) -> Result<()> {
         match self {
             Backward::GradDrop => Err(InputError::Conflict {

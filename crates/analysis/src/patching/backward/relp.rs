@@ -55,7 +55,7 @@ impl Neurons {
             let seen = seen.clone();
             at(factor.as_str()).read_any(move |values, _| {
                 let mut seen = seen.borrow_mut();
-                // A run may have stopped before the output.
+                // An earlier run may have stopped before the output and left its factors here.
                 seen.truncate(number);
                 seen.push(values);
             })
@@ -69,7 +69,7 @@ impl Neurons {
     }
 }
 
-/// The values of `output`, with a gradient as if it were a sum of equal parts, each proportional to a factor.
+/// The values of `output`, with a gradient as if `output` were a sum of equal parts, each proportional to a factor.
 fn proportional(output: &Activation, factors: &[Activation]) -> Result<Activation, HookError> {
     let flat = |values: &Activation| values.reshape(&[values.shape().iter().product()]).to_tensor::<1>();
     let (values, dtype) = (flat(output)?.detach(), output.dtype());

@@ -11,13 +11,13 @@ use hooklens_model::error::{LoadError, load_errors};
 /// Rows of quantization codes.
 pub(super) struct Codes {
     pub(super) width: usize,
-    /// `[row, width]`.
+    /// Codes, `[row, width]`.
     pub(super) codes: Vec<u8>,
     /// Number of codes in a row that share a scale.
     pub(super) group: usize,
     /// Group of each column, if groups are not contiguous.
     pub(super) of_column: Option<Vec<usize>>,
-    /// `[row, groups]`.
+    /// Scales, `[row, groups]`.
     pub(super) scales: Vec<f32>,
     /// Zero points, `[row, groups]`; empty if zero is always code 0.
     pub(super) zeros: Vec<i16>,
