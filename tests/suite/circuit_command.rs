@@ -145,7 +145,7 @@ fn circuits_that_do_not_fit_are_refused() {
     let ioi = ["--ioi", "2"];
     for (arguments, code, expected) in [
         (&[ioi[0], ioi[1], "--circuit", "edge.json"][..], 1, "no receiver `L9H0.q`; did you mean"),
-        (&[ioi[0], ioi[1], "--circuit", "weights.json"], 1, "they hash to ab"),
+        (&[ioi[0], ioi[1], "--circuit", "weights.json"], 1, "its hash is ab"),
         (&[ioi[0], ioi[1], "--circuit", "null.json"], 1, "cannot read the circuit"),
         (&[ioi[0], ioi[1], "--circuit", "text.json"], 1, "text.json"),
         (&[ioi[0], ioi[1], "--circuit", "missing.json"], 1, "missing.json"),

@@ -180,7 +180,7 @@ fn damaged_circuit_files_are_refused() {
         (&good.replace("input->a0.h0<q>", "input"), "`input` is not an edge"),
         (&whole.replace("circuit 1", "circuit 2"), "this version reads `hooklens circuit 1`"),
         (&whole.replace("\"L0H0\"", "\"L0H00\""), "no sender `L0H00`; did you mean"),
-        (&whole.replace("\"model\": \"", "\"model\": \"0"), "they hash to"),
+        (&whole.replace("\"model\": \"", "\"model\": \"0"), "its hash is"),
     ] {
         let error = Circuit::from_json(&graph, text).unwrap_err().to_string();
         assert!(error.contains(expected), "{expected}: {error}");

@@ -39,7 +39,7 @@ const MISTAKES: &[Mistake] = &[
     ("prompts ioi --count 0", &["--count", "0", "1..=100000"]),
     ("prompts ioi --count 100001", &["--count", "100001"]),
     ("prompts ioi --model embedded:induction", &["`io`, `s`", "at least 2", "0 of 48", "`Mary`"]),
-    ("prompts gender-bias", &["can use only 0 of 36", "`nurse/man/she/he`"]),
+    ("prompts gender-bias", &["only 0 of 36 are single tokens", "`nurse/man/she/he`"]),
     // Layers, heads, positions and latents.
     ("dump --prompt P --hooks blocks.9.hook_resid_pre --out a", &["blocks.9.hook_resid_pre", "0 to 3"]),
     ("patch --ioi 2 --at blocks.9.hook_resid_pre", &["blocks.9.hook_resid_pre", "0 to 3"]),

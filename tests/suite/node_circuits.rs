@@ -228,9 +228,9 @@ fn circuits_of_nodes_are_not_combined_with_others() {
     other.weights_mut().set("embed.W_E", table * 1.5).unwrap();
     let elsewhere = ioi(&other, 2);
     let message = elsewhere.run_nodes(std::slice::from_ref(&all)).unwrap_err().to_string();
-    assert!(message.contains("other weights"), "{message}");
+    assert!(message.contains("whose weights"), "{message}");
     let others = elsewhere.nodes(&heads).unwrap();
-    assert!(NodeCircuit::from_json(&others, &all.to_json()).unwrap_err().to_string().contains("other weights"));
+    assert!(NodeCircuit::from_json(&others, &all.to_json()).unwrap_err().to_string().contains("whose weights"));
     for text in ["", "null", "{}", "[1]", "{\"format\": \"hooklens circuit 1\", \"edges\": []}"] {
         assert!(NodeCircuit::from_json(&all, text).is_err(), "{text}");
     }

@@ -60,7 +60,7 @@ fn processing_of(steps: Vec<String>) -> PyResult<Processing> {
 
 #[pymethods]
 impl Model {
-    /// Loads a model: a folder, a GGUF file, a hub id, or an embedded model.
+    /// Loads a model from a folder, a GGUF file or the hub, or an embedded model.
     #[staticmethod]
     #[pyo3(signature = (name, *, processing=vec![], dtype=None, device=None, adapter=None))]
     fn from_pretrained(

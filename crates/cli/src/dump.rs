@@ -702,7 +702,7 @@ fn print(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) ->
     let (prompts, tokens) = (plural(report.rows, "prompt"), plural(report.tokens, "token"));
     writeln!(out, "{prompts}, {tokens} -> {place}{files}, {} ({seconds:.1} s)", bytes(report.bytes))?;
     if !report.non_finite.is_empty() {
-        note(format!("wrote NaN or infinite values: {}", report.non_finite.join(", ")));
+        note(format!("the output contains NaN or infinite values at {}", report.non_finite.join(", ")));
     }
     if report.shared > 0 {
         let share = 100.0 * report.shared as f64 / report.tokens.max(1) as f64;

@@ -231,7 +231,7 @@ struct ReportOptions<'t> {
 
 /// Keys of the settings in a shard's file that the merged report needs.
 const ESTIMATE: &str = "estimate";
-const PICTURE: &str = "shares of the way are pictured";
+const PICTURE: &str = "normalized effects are plotted";
 
 /// Merges the shards of a sweep and reports the result.
 pub(super) fn merged(parts: &[Part], to: &ShareReport<'_>) -> CliResult {

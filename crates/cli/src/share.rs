@@ -59,7 +59,7 @@ pub(super) enum Kind {
 
 /// Maximum memory of the settings in a shard's file in bytes.
 const SETTINGS: usize = 16 << 20;
-/// Maximum memory of the results in a shard's file in bytes, or four times the size of the file if that is more.
+/// Maximum memory of the results in a shard's file, in bytes. Results may always take four times the size of the file.
 const RESULTS: usize = 190 << 20;
 
 /// Metadata in a shard's file.

@@ -407,7 +407,7 @@ fn pairs(columns: [__m256i; 8]) -> [__m128i; 16] {
     pairs
 }
 
-/// Transposes eight quads of each of eight columns to the quads of all columns.
+/// Transposes 8 × 8 quads: from one vector per column to one vector per index of a quad.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn quads(c: [__m256i; 8]) -> [__m256i; 8] {

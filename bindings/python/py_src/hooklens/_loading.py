@@ -41,7 +41,7 @@ class LoadsModels:
         adapter: str | Path | None = None,
         **unsupported: Any,
     ) -> Self:
-        """Loads a model: a folder with `config.json` and weights, a GGUF file, a hub id such as `"gpt2"`, or an
+        """Loads a model from a folder with `config.json` and weights, a GGUF file, a hub id such as `"gpt2"`, or an
         embedded model (`"embedded:ioi"`, `"embedded:induction"`).
 
         Norms are folded and weights are centered, as in TransformerLens, wherever that keeps the model's predictions;

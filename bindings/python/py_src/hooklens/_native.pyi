@@ -387,7 +387,7 @@ class Model:
     @staticmethod
     def from_pretrained(name: str, *, processing: SupportsGetItem[int, str] = ..., dtype: str | None = None, device: str | None = None, adapter: str | PathLike[str] | None = None) -> Model:
         """
-        Loads a model: a folder, a GGUF file, a hub id, or an embedded model.
+        Loads a model from a folder, a GGUF file or the hub, or an embedded model.
         """
     def full_resid_decomposition(self, /, cache: Cache, place: Incomplete, expand_neurons: bool, apply_ln: bool) -> tuple[Array, list[str]]:
         """

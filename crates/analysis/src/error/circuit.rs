@@ -50,8 +50,8 @@ pub enum CircuitError {
     },
     /// The circuit or the scores belong to a model with different weights.
     #[error(
-        "the circuit or the scores belong to a model with other weights, weight processing or dictionaries: they hash \
-         to {given}, but those of this model hash to {expected}"
+        "the circuit or the scores were made with a model whose weights, weight processing or dictionaries differ: its \
+         hash is {given}, but the hash of this model is {expected}"
     )]
     OtherModel {
         /// Hash of the weights that the circuit or the scores belong to.

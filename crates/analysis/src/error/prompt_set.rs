@@ -63,7 +63,7 @@ pub enum PromptSetError {
     },
     /// Too few words are single tokens.
     #[error(
-        "too few words for {}: expected at least {needed}, but the tokenizer can use only {kept} of {given}{}",
+        "too few words for {}: expected at least {needed}, but only {kept} of {given} are single tokens{}",
         listed(slots),
         examples(dropped)
     )]
@@ -120,9 +120,9 @@ fn examples(dropped: &[String]) -> String {
     match dropped {
         [] => String::new(),
         [a, b, c, d, _, _, ..] => {
-            format!("; it cannot use {}, ...", listed(&[a, b, c, d].map(String::clone)))
+            format!("; these are not: {}, ...", listed(&[a, b, c, d].map(String::clone)))
         }
-        all => format!("; it cannot use {}", listed(all)),
+        all => format!("; these are not: {}", listed(all)),
     }
 }
 

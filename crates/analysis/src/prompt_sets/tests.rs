@@ -86,9 +86,9 @@ fn wrong_templates_are_named() {
     let row = of(ioi().rows(["a", "b"], [vec!["Mary", "John"], vec!["Tom"]]));
     assert!(row.contains("a row of 1 words cannot fill the slots `a`, `b`"), "{row}");
     let few = of(ioi().words(["a", "b"], ["Mary", "Beatrix", "Zed"]));
-    assert!(few.contains("for `a`, `b`: expected at least 2, but the tokenizer can use only 1 of 3"), "{few}");
+    assert!(few.contains("for `a`, `b`: expected at least 2, but only 1 of 3 are single tokens"), "{few}");
     assert!(few.contains("`Beatrix`, `Zed`"), "{few}");
-    assert!(of(ioi().words(["a", "b"], [""; 0])).contains("can use only 0 of 0"));
+    assert!(of(ioi().words(["a", "b"], [""; 0])).contains("only 0 of 0 are single tokens"));
     let text = of(Template::new("Whenever {a}", "Whenever {b}", " {a}", " {b}").words(["a", "b"], names));
     assert!(text.starts_with("cannot tokenize `Whenever `: the vocabulary of 61 tokens lacks `Whenever`"), "{text}");
     let same = of(Template::new("When {a}", "When {b}", " and", " and").words(["a", "b"], names));

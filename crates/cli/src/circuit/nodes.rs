@@ -158,7 +158,7 @@ fn prove(
     let stability = |scores: &PatchingResult| all.stability(scores, &statistics, circuit.len());
     let outside = circuit.len() < all.len() && args.proof.subsets >= LEAST_SUBSETS;
     if args.proof.subsets > 0 && args.proof.subsets < LEAST_SUBSETS {
-        note(format!("a bound on missed effects needs at least {LEAST_SUBSETS} --subsets"));
+        note(format!("no bound on missed effects: it requires --subsets of at least {LEAST_SUBSETS}"));
     }
     let missed = outside.then(|| patching.missed_effect(&circuit, args.proof.subsets, &statistics)).transpose()?;
     Ok(Found {
@@ -218,7 +218,7 @@ fn report(args: &CircuitArgs, model: &HookedTransformer, examples: usize, found:
     let (metric, unit) = metric_and_unit(&name);
     let nodes = nodes(found);
     if examples == 1 {
-        note("one pair has no intervals and no stability; use several with --pairs or --ioi");
+        note("intervals and stability require several pairs; give them with --pairs or --ioi");
     }
     Finding {
         json: || {

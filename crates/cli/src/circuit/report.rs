@@ -33,7 +33,7 @@ pub(super) fn report(
     let (metric, unit) = metric_and_unit(&name);
     let edges = edges(scores, circuit, proof);
     if examples == 1 {
-        note("one pair has no intervals and no stability; use several with --pairs or --ioi");
+        note("intervals and stability require several pairs; give them with --pairs or --ioi");
     }
     Finding {
         json: || {

@@ -26,7 +26,7 @@ use hooklens_model::error::{Error, InputError, Result, load_errors};
 /// Number of bytes read together: large enough for efficient sequential reads, small enough to mix many pieces.
 const PIECE: usize = 4 << 20;
 
-/// Number of files, or pieces of files, fetched from a store at a time.
+/// Number of files, or pieces of files, fetched from an object store at a time.
 const AT_ONCE: usize = 16;
 /// Number of pieces read from a local disk at a time, so that the disk does not wait between pieces.
 const AT_ONCE_HERE: usize = 2;

@@ -30,7 +30,7 @@ pub(crate) struct Batch {
 
 /// Where the rows of a batch come from, if they are read as a stream.
 pub(super) struct FromStream {
-    /// Number of each row, counted from the start of the run.
+    /// Index of each row, counted from the start of the run.
     pub(super) numbers: Vec<usize>,
     pub(super) places: Vec<Option<Place>>,
     /// The end of the window that this batch belongs to, if this is the last batch of the window.

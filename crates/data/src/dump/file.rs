@@ -88,7 +88,10 @@ impl Sink for FileSink {
         }
         for slot in &self.tensors {
             let Some(tensor) = tensors.iter().find(|tensor| tensor.name == slot.name) else {
-                return Err(self.refused(format!("`{}` fired only in some batches; dump to a folder", slot.name)));
+                return Err(self.refused(format!(
+                    "`{}` fired only in some batches, and a file stores a point of all batches; dump to a folder",
+                    slot.name
+                )));
             };
             if tensor.bytes.len() as u64 != slot.bytes_a_row * rows as u64 {
                 return Err(self.refused(format!("`{}` has a varying number of rows; dump to a folder", slot.name)));

@@ -38,7 +38,7 @@ const AHEAD: usize = 2;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SeenInStream<'b> {
-    /// An event of any dump.
+    /// An event that dumps of all kinds report.
     Dump(Seen<'b>),
     /// Number of pieces read so far, and total number of pieces.
     Pieces(usize, usize),

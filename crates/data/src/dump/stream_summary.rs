@@ -1,4 +1,4 @@
-//! Tokens that occur in a streamed dump, which its manifest describes when the dump is complete.
+//! The tokens that occur in a streamed dump. They are written to the manifest once the dump is complete.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

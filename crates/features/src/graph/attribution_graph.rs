@@ -359,7 +359,8 @@ impl AttributionGraph {
         Ok(PrunedGraph { nodes, edges })
     }
 
-    /// Calls `show` on each edge between kept nodes, with the influence on the targets that the edge carries.
+    /// Calls `show` on each edge between kept nodes, with the influence that the edge carries to the
+    /// graph's targets.
     fn score_edges(&self, kept: &[bool], influence: &[f64], mut show: impl FnMut(GraphEdge, f32)) {
         for target in self.targets().filter(|target| kept[*target]) {
             let own = match self.nodes[target].kind {

@@ -27,7 +27,7 @@ const MOST_MEMORY: usize = 1 << 27;
 const LONGEST_TOKEN: usize = 1 << 16;
 /// Memory of a value in bytes.
 const VALUE: usize = size_of::<Value>();
-/// Memory overhead of allocating a text, in bytes.
+/// Memory overhead of allocating a string, in bytes.
 const HEAP: usize = 32;
 /// Field that is read together with the tensors.
 const ALIGNED: &str = "general.alignment";

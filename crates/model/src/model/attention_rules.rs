@@ -7,7 +7,7 @@ use super::pass::Pass;
 use crate::config::{Layers, Positional};
 use crate::cpu::Rules;
 
-/// Describes a layer's scores to the kernels. The first `dropped` key columns are not stored.
+/// Rules by which kernels scale and mask a layer's scores. The first `dropped` key columns are not stored.
 pub(super) fn rules<'p>(layer: usize, dropped: usize, pass: &Pass<'p>) -> Rules<'p> {
     let config = pass.config;
     let sequence = pass.sequence;

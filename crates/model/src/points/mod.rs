@@ -44,7 +44,8 @@ impl Points {
         self.splices.named(&self.catalog).map(|(part, point)| format!("{part} at {point}"))
     }
 
-    /// The parts spliced into the model, each as `NAME at POINT (HASH)` if it has a hash.
+    /// The parts spliced into the model, each as `NAME at POINT (HASH)`, or `NAME at POINT` if it has
+    /// no hash.
     pub fn fingerprinted_parts(&self) -> Result<Vec<String>, Halt> {
         let hashes = self.splices.fingerprints()?;
         Ok(self

@@ -16,8 +16,8 @@ pub(super) struct Obstacles<'a> {
 type Corners = [f64; 4];
 
 /// Positions of the labels, as the middle of their left edges. A label is placed to the right of its point, to the
-/// left, above or below, in this order of preference. `None` if there is no free place. Points far from the middle
-/// come first, because readers look for outliers.
+/// left, above or below, in this order of preference. `None` if there is no free place. Points far from the
+/// mean of all points come first, because readers look for outliers.
 pub(super) fn free(labels: &[String], around: &Obstacles<'_>) -> Vec<Option<(f64, f64)>> {
     let mut taken: Vec<Corners> = Vec::new();
     let mut places = vec![None; labels.len()];

@@ -14,7 +14,7 @@ pub(super) struct RunOrder {
     /// Indices of the senders of each chunk.
     pub(super) chunks: Vec<Vec<usize>>,
     pub(super) layers: Vec<LayerOrder>,
-    /// The read by the unembedding, after the last layer.
+    /// What the unembedding reads, after the last layer.
     pub(super) end: Reads,
 }
 
