@@ -137,6 +137,13 @@ fn products_are_those_of_the_decoded_matrix() {
     });
 }
 
+/// Error of a dot product, relative to the sum of the magnitudes of its products.
+fn error(dot: f32, a: &[f32], weights: &[f32]) -> f64 {
+    let products = a.iter().zip(weights).map(|(a, b)| f64::from(*a) * f64::from(*b));
+    let (sum, total): (f64, f64) = products.fold((0.0, 0.0), |(sum, all), x| (sum + x, all + x.abs()));
+    (f64::from(dot) - sum).abs() / total
+}
+
 /// A few rows are converted to integers where that is faster, with an error of at most 1e-6 of the sum of all
 /// magnitudes.
 #[test]
@@ -158,10 +165,7 @@ fn products_of_rows_with_outliers_are_exact() {
                 let mut c = vec![0.0; m * n];
                 gemm_serial(View2::row_major(&a, m, k), packed, None, &mut c, n);
                 for (at, c) in c.into_iter().enumerate() {
-                    let (a, b) = (&a[at / n * k..][..k], &numbers[at % n * k..]);
-                    let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
-                    let (sum, total): (f64, f64) = products.fold((0.0, 0.0), |(sum, all), x| (sum + x, all + x.abs()));
-                    let error = (f64::from(c) - sum).abs() / total;
+                    let error = error(c, &a[at / n * k..][..k], &numbers[at % n * k..]);
                     let row = at / n;
                     assert!(error <= 1e-6, "{isa:?}, {format:?}, row {row} of {m}, {count} of {size:e}: {error:e}");
                 }
@@ -243,9 +247,7 @@ fn large_values_at_small_weights_are_exact() {
             let mut c = vec![0.0; n];
             gemm_serial(View2::row_major(&a, 1, k), packed, None, &mut c, n);
             for (j, c) in c.into_iter().enumerate() {
-                let products = a.iter().zip(&numbers[j * k..]).map(|(a, b)| f64::from(*a) * f64::from(*b));
-                let (sum, total): (f64, f64) = products.fold((0.0, 0.0), |(sum, all), x| (sum + x, all + x.abs()));
-                let error = (f64::from(c) - sum).abs() / total;
+                let error = error(c, &a, &numbers[j * k..]);
                 assert!(error <= 1e-6, "{isa:?}, {format:?}: {error:e}");
             }
         }
@@ -292,9 +294,7 @@ fn large_values_at_weights_of_zero_are_exact() {
             let mut c = vec![0.0; n];
             gemm_serial(View2::row_major(&a, 1, k), packed, None, &mut c, n);
             for (j, c) in c.into_iter().enumerate() {
-                let products = a.iter().zip(&numbers[j * k..]).map(|(a, b)| f64::from(*a) * f64::from(*b));
-                let (sum, total): (f64, f64) = products.fold((0.0, 0.0), |(sum, all), x| (sum + x, all + x.abs()));
-                let error = (f64::from(c) - sum).abs() / total;
+                let error = error(c, &a, &numbers[j * k..]);
                 assert!(error <= 1e-6, "{isa:?}, {format:?}: {error:e}");
             }
         }

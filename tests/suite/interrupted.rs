@@ -128,9 +128,9 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
 }
 
-/// A dump that was resumed after every kill equals a dump that was never interrupted. The first run may have been slowed
-/// down by other tests, so that later ones end before they are killed; each of these that started from nothing shortens
-/// the time after which runs are killed.
+/// A dump that was resumed after every kill equals a dump that was never interrupted. The first run may have been
+/// slowed down by other tests, so that later ones end before they are killed; each of these that started from nothing
+/// shortens the time after which runs are killed.
 #[test]
 fn a_dump_to_a_folder() {
     let workshop = Workshop::new(200);

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::blocks::{GROUP, SUPERBLOCK, prefetch, sum_of_lanes};
+use super::blocks::{GROUP, prefetch, sum_of_lanes};
 use super::chunks::Chunk;
 use super::few_rows::{AHEAD, Dots, Piece};
 use super::groups::{Groups, each_pair};
@@ -19,9 +19,8 @@ impl<B: Groups, const DIGITS: usize> Dots<Chunk<DIGITS>> for ChunkProducts<B> {
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn dots<const M: usize>(a: [&[Chunk<DIGITS>]; M], column: &[u8]) -> [f32; M] {
         const { assert!(B::RUN == GROUP && (B::NARROW || DIGITS == 1)) }
-        let bytes = const { B::BYTES * SUPERBLOCK / B::VALUES };
-        const { assert!(B::BYTES * SUPERBLOCK / B::VALUES <= MAX_BYTES) }
-        let mut last = [0; MAX_BYTES];
+        const { assert!(B::CHUNK_BYTES <= MAX_BYTES) }
+        let mut last = None;
         let mut totals = [[_mm256_setzero_ps(); 2]; M];
         // Of formats with minimums, chunks that cover the same values as others are multiplied afterwards.
         let count = match a[0].last() {
@@ -29,9 +28,9 @@ impl<B: Groups, const DIGITS: usize> Dots<Chunk<DIGITS>> for ChunkProducts<B> {
             _ => a[0].len(),
         };
         for number in 0..count {
-            let at = a[0][number].number() * bytes;
+            let at = a[0][number].number() * B::CHUNK_BYTES;
             let chunk = chunk_at::<B>(column, at, &mut last);
-            prefetch([column.as_ptr()], at + AHEAD, bytes);
+            prefetch([column.as_ptr()], at + AHEAD, B::CHUNK_BYTES);
             // SAFETY: this function has the features.
             let weight_scales = unsafe { B::chunk_scales(chunk) };
             let mut scales = [weight_scales.scale; M];
@@ -69,15 +68,15 @@ impl<B: Groups, const DIGITS: usize> Dots<Chunk<DIGITS>> for ChunkProducts<B> {
     }
 }
 
-/// The column's chunk at this byte. The last chunk may be incomplete; it is padded with zeros, in `last`, because the row
-/// is padded with zeros, too.
+/// The column's chunk at this byte. The last chunk may be incomplete; it is padded with zeros, in `last`, because the
+/// row is padded with zeros, too.
 #[inline(always)]
-fn chunk_at<'c, B: Groups>(column: &'c [u8], at: usize, last: &'c mut [u8; MAX_BYTES]) -> &'c [u8] {
-    let bytes = const { B::BYTES * SUPERBLOCK / B::VALUES };
+fn chunk_at<'c, B: Groups>(column: &'c [u8], at: usize, last: &'c mut Option<[u8; MAX_BYTES]>) -> &'c [u8] {
     let rest = &column[at..];
-    rest.get(..bytes).unwrap_or_else(|| {
+    rest.get(..B::CHUNK_BYTES).unwrap_or_else(|| {
+        let last = last.insert([0; MAX_BYTES]);
         last[..rest.len()].copy_from_slice(rest);
-        &last[..bytes]
+        &last[..B::CHUNK_BYTES]
     })
 }
 
@@ -88,10 +87,9 @@ fn chunk_at<'c, B: Groups>(column: &'c [u8], at: usize, last: &'c mut [u8; MAX_B
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn of_several_parts<B: Groups, const DIGITS: usize>(row: &[Chunk<DIGITS>], column: &[u8]) -> f32 {
-    let bytes = const { B::BYTES * SUPERBLOCK / B::VALUES };
-    let (mut totals, mut last) = ([_mm256_setzero_ps(); 2], [0; MAX_BYTES]);
+    let (mut totals, mut last) = ([_mm256_setzero_ps(); 2], None);
     for parts in row.chunk_by(|a, b| a.number() == b.number()) {
-        let chunk = chunk_at::<B>(column, parts[0].number() * bytes, &mut last);
+        let chunk = chunk_at::<B>(column, parts[0].number() * B::CHUNK_BYTES, &mut last);
         // SAFETY: this function has the features.
         let weights = unsafe { B::chunk_scales(chunk) };
         // The number of scales in the minimum, but no more than the largest integer; also if the scale is 0.
@@ -124,7 +122,8 @@ fn of_several_parts<B: Groups, const DIGITS: usize>(row: &[Chunk<DIGITS>], colum
     unsafe { sum_of_lanes(total) }
 }
 
-/// Sums of eight products each of a pair's integers with a row: those of the first group, then those of the second.
+/// Multiplies a pair's integers by a row, and adds up eight products at a time: four sums for the first group, then
+/// four for the second.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn products_of_pair<B: Groups, const DIGITS: usize>(

@@ -21,8 +21,8 @@ pub(crate) struct Chunk<const DIGITS: usize> {
     pub(crate) scales: [f32; GROUPS],
     /// The sum of each group's values, at its [`place`], unless several chunks cover the same values.
     pub(crate) sums: [f32; GROUPS],
-    /// Whether no other chunk covers the same values. In an exact row, chunks that cover the same values are summed, and
-    /// they follow the chunks without others.
+    /// Whether no other chunk covers the same values. In an exact row, chunks that cover the same values are summed,
+    /// and they follow the chunks without others.
     pub(crate) only: bool,
     /// Index of the values that the chunk covers.
     number: usize,
@@ -96,8 +96,8 @@ fn round<const N: usize>(x: &[f32], half_sums: bool, sum_factor: i32) -> Vec<Chu
     row
 }
 
-/// Converts a row for products as exact as in `f32`. `sum_factor`: see [`Chunk::sums_of_eight`]. `None` if a value is not
-/// finite, or if the values of a group are too small or differ too much in magnitude.
+/// Converts a row for products as exact as in `f32`. `sum_factor`: see [`Chunk::sums_of_eight`]. `None` if a value is
+/// not finite, or if the values of a group are too small or differ too much in magnitude.
 #[inline(always)]
 pub(crate) fn exact_chunks(x: &[f32], sum_factor: i32) -> Option<Vec<Chunk<3>>> {
     let mut row: Vec<Chunk<3>> = Vec::with_capacity(x.len().div_ceil(SUPERBLOCK));

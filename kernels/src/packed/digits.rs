@@ -102,7 +102,8 @@ pub(crate) fn exact_parts(x: &[f32]) -> Option<Vec<Part<3>>> {
 }
 
 /// Splits values into a sum of parts, each of which is integers times a unit, and calls `part` with the integers and
-/// the unit of each. Does not call it if all values are zero. `None` if a value is not finite, or if the values are too small or differ too much in magnitude.
+/// the unit of each. Does not call it if all values are zero. `None` if a value is not finite, or if the values are too
+/// small or differ too much in magnitude.
 #[inline(always)]
 pub(crate) fn exact_integers<const N: usize>(x: &[f32; N], mut part: impl FnMut(&[i32; N], f32)) -> Option<()> {
     let mut left = *x;

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::blocks::{Integers, Scales, look_up};
+use super::blocks::{Integers, SUPERBLOCK, Scales, look_up};
 
 /// Pairs of groups in a chunk. Pair `p` consists of groups `2 * p` and `2 * p + 1`.
 pub(crate) const PAIRS: usize = 4;
@@ -32,6 +32,8 @@ pub(crate) use each_pair;
 
 /// A block format with one scale per 32 integers.
 pub(crate) trait Groups: Integers {
+    /// Bytes of a chunk.
+    const CHUNK_BYTES: usize = Self::BYTES * SUPERBLOCK / Self::VALUES;
     /// Bytes from the codes of one group to the codes of the next.
     const STRIDE: usize = Self::BYTES;
     /// Whether four products of an unsigned weight (minus [`Groups::OFFSET`]) and a digit fit in 16 bits, and eight
@@ -80,7 +82,8 @@ pub(crate) trait Groups: Integers {
         }
     }
 
-    /// Loads the integers of pair `P` of groups, minus [`Groups::OFFSET`]: the first 16 of both, and the last 16 of both.
+    /// Loads the integers of pair `P` of groups, minus [`Groups::OFFSET`]: the first 16 of both, and the last 16 of
+    /// both.
     ///
     /// # Safety
     /// `chunk` points to a chunk, `P` is less than [`PAIRS`], and the CPU has AVX2.

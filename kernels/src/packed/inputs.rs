@@ -1,5 +1,6 @@
 //! Rows of A, converted once for all tasks of a product with quantized weights.
 
+use super::blocks::GROUP;
 use super::chunk_products::ChunkProducts;
 use super::chunks::{Chunk, exact_chunks, rounded_chunks};
 use super::digits::{Part, exact_parts, rounded_parts};
@@ -9,8 +10,8 @@ use super::many_rows::{ManyRows, RowsForm};
 use super::planes::Planes;
 use super::superblock_products::SuperblockProducts;
 use super::{
-    Packed, Rounding, eight_bits, few_rows, integers, with_affine, with_eight_bits, with_groups, with_integers,
-    with_narrow, with_sixteens, with_superblocks, with_wide,
+    Packed, Rounding, eight_bits, few_rows, integers, with_eight_bits, with_five_bits, with_groups, with_integers,
+    with_sixteens, with_superblocks, with_wide,
 };
 use crate::gemv::MAX_ROWS;
 use crate::isa::{Isa, Level};
@@ -80,14 +81,17 @@ impl Kind {
             }
             // With AVX-512, floats are faster, because one instruction looks up the values of several weights.
             None if isa.level() != Level::Avx2 || rows > MAX_ROWS => None,
-            None => with_affine!(b.format(), B => Some(Self::ExactChunks { sum_factor: B::SUM_FACTOR }), _ => {
-                with_sixteens!(b.format(), _B => Some(Self::ExactParts), _ => with_narrow!(
-                    b.format(),
-                    // With more rows, floats are as fast.
-                    B => (rows < 4).then_some(Self::ExactChunks { sum_factor: B::SUM_FACTOR }),
-                    _ => with_wide!(b.format(), _B => (rows == 1).then_some(Self::Planes), _ => None)
-                ))
-            }),
+            None => with_five_bits!(
+                b.format(),
+                B => {
+                    // With more rows, floats are as fast, except for superblocks.
+                    let in_integers = rows < 4 || b.format().values() > GROUP;
+                    in_integers.then_some(Self::ExactChunks { sum_factor: B::SUM_FACTOR })
+                },
+                _ => with_sixteens!(b.format(), _B => Some(Self::ExactParts), _ => {
+                    with_wide!(b.format(), _B => (rows == 1).then_some(Self::Planes), _ => None)
+                })
+            ),
         }
     }
 }
@@ -136,14 +140,10 @@ impl Inputs {
                 with_wide!(b.format(), B => integers::one_row::<B>(a, b, bias, c.row_mut(0)), _ => return false)
             }
             Self::ExactChunks(a) => {
-                with_affine!(
+                with_five_bits!(
                     b.format(),
                     B => few_rows::rows::<ChunkProducts<B>, _>(&a[rows], b, bias, c),
-                    _ => with_narrow!(
-                        b.format(),
-                        B => few_rows::rows::<ChunkProducts<B>, _>(&a[rows], b, bias, c),
-                        _ => return false
-                    )
+                    _ => return false
                 )
             }
             Self::EightBits(a) => with_eight_bits!(

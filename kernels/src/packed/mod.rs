@@ -148,8 +148,10 @@ pub(crate) use with_eight_bits;
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_wide {
     ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
-        with_eight_bits!($format, $blocks => $done, _ => $crate::packed::match_format!($format, $blocks, $done, $other,
-            Iq4Nl small, Zeroed4 published, Iq4Xs superblocks))
+        $crate::packed::with_eight_bits!($format, $blocks => $done, _ => {
+            $crate::packed::match_format!($format, $blocks, $done, $other,
+                Iq4Nl small, Zeroed4 published, Iq4Xs superblocks)
+        })
     };
 }
 #[cfg(target_arch = "x86_64")]
@@ -159,7 +161,9 @@ pub(crate) use with_wide;
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_groups {
     ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
-        with_narrow!($format, $blocks => $done, _ => with_wide!($format, $blocks => $done, _ => $other))
+        $crate::packed::with_narrow!($format, $blocks => $done, _ => {
+            $crate::packed::with_wide!($format, $blocks => $done, _ => $other)
+        })
     };
 }
 #[cfg(target_arch = "x86_64")]
@@ -176,6 +180,19 @@ macro_rules! with_affine {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use with_affine;
 
+/// Evaluates an expression with the block type of a format that stores integers of at most five bits, with a scale per
+/// 32 of them.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_five_bits {
+    ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
+        $crate::packed::with_narrow!($format, $blocks => $done, _ => {
+            $crate::packed::with_affine!($format, $blocks => $done, _ => $other)
+        })
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use with_five_bits;
+
 /// Evaluates an expression with the block type of a format that stores integers, with a scale per 16 of them.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_sixteens {
@@ -191,7 +208,9 @@ pub(crate) use with_sixteens;
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_superblocks {
     ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
-        with_affine!($format, $blocks => $done, _ => with_sixteens!($format, $blocks => $done, _ => $other))
+        $crate::packed::with_affine!($format, $blocks => $done, _ => {
+            $crate::packed::with_sixteens!($format, $blocks => $done, _ => $other)
+        })
     };
 }
 #[cfg(target_arch = "x86_64")]
@@ -201,7 +220,9 @@ pub(crate) use with_superblocks;
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_integers {
     ($format:expr, $blocks:ident => $done:expr, _ => $other:expr) => {
-        with_superblocks!($format, $blocks => $done, _ => with_groups!($format, $blocks => $done, _ => $other))
+        $crate::packed::with_superblocks!($format, $blocks => $done, _ => {
+            $crate::packed::with_groups!($format, $blocks => $done, _ => $other)
+        })
     };
 }
 #[cfg(target_arch = "x86_64")]

@@ -109,6 +109,18 @@ macro_rules! affine_superblocks {
 #[cfg(target_arch = "x86_64")]
 affine_superblocks!(Q4K, Q5K);
 
+/// The low eight bytes times a factor.
+///
+/// # Safety
+/// The CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
+unsafe fn scaled(by: f32, bytes: __m128i) -> __m256 {
+    // SAFETY: arithmetic on registers.
+    unsafe { _mm256_mul_ps(_mm256_set1_ps(by), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))) }
+}
+
 /// Scales and offsets of a block's eight groups, as [`Groups::chunk_scales`] returns them. In a block, they follow the
 /// two factors by which they are multiplied.
 ///
@@ -124,7 +136,7 @@ unsafe fn affine_scales(block: &[u8]) -> Scales<__m256> {
         unsafe {
             let integers = _mm_cvtsi64_si128(i64::from_le_bytes(integers));
             let sorted = _mm_shuffle_epi8(integers, _mm_cvtsi64_si128(0x0705_0301_0604_0200));
-            _mm256_mul_ps(_mm256_set1_ps(by), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(sorted)))
+            scaled(by, sorted)
         }
     };
     Scales { scale: times(half::<true>(block, 0), scales), minus: times(half::<true>(block, 2), minimums) }
@@ -219,9 +231,8 @@ fn affine<const F16C: bool>(block: &[u8]) -> Scales<[f32; 8]> {
             #[allow(clippy::multiple_unsafe_ops_per_block)] // one store after plain arithmetic
             // SAFETY: eight floats; `F16C` implies that the CPU also has AVX2.
             unsafe {
-                let bytes = _mm_cvtsi64_si128(i64::from_le_bytes(bytes));
-                let floats = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
-                _mm256_storeu_ps(to.as_mut_ptr(), _mm256_mul_ps(_mm256_set1_ps(by), floats));
+                let scaled = scaled(by, _mm_cvtsi64_si128(i64::from_le_bytes(bytes)));
+                _mm256_storeu_ps(to.as_mut_ptr(), scaled);
             }
         }
         return all;

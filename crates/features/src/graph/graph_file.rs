@@ -148,8 +148,8 @@ impl GraphFile {
     }
 
     /// Sets the graph's slug and model name. If `model` is a folder path, only its last component is used. The
-    /// schema's `scan` field is set to the model name only if it is empty: if the dictionaries' files give Neuronpedia's
-    /// name for the model, `scan` keeps that name.
+    /// schema's `scan` field is set to the model name only if it is empty: if the dictionaries' files give
+    /// Neuronpedia's name for the model, `scan` keeps that name.
     #[must_use]
     pub fn named(mut self, slug: impl Into<String>, model: impl Into<String>) -> Self {
         let (slug, model) = (slug.into(), last_part(&model.into()));

@@ -342,8 +342,8 @@ mod tests {
         assert!(message(&path).contains("PyTorch before 0.1.10"), "{}", message(&path));
     }
 
-    /// Accepts a pickle like those of `torch.save`, with the names, sizes and strides of 15,000 matrices, and invalid
-    /// programs.
+    /// Accepts a pickle like those that `torch.save` writes, with the names, sizes and strides of 15,000 matrices, and
+    /// invalid programs.
     #[test]
     fn other_pickles_are_left_to_the_reader() {
         let folder = tempfile::tempdir().unwrap();

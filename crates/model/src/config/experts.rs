@@ -84,7 +84,8 @@ impl Experts {
         let all = count.saturating_mul(config.n_layers());
         if per_token == 0 || per_token > count || all > Self::MOST {
             return fails(format!(
-                "can't choose {per_token} of {count} experts per token (a model can have at most 100000 experts)"
+                "can't choose {per_token} of {count} experts per token (a model can have at most {} experts)",
+                Self::MOST
             ));
         }
         if self.clipped.is_some() && !gated {

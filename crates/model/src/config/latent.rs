@@ -41,10 +41,9 @@ impl Latent {
     pub(super) fn check(self, config: &TransformerConfig) -> Result<(), ConfigError> {
         let Self { q_rank, kv_rank, d_rope, d_value, eps } = self;
         let valid = 1..=TransformerConfig::LARGEST;
-        let sizes =
-            [("kv_rank", Some(kv_rank)), ("q_rank", q_rank), ("d_rope", Some(d_rope)), ("d_value", Some(d_value))];
-        let sizes = sizes.into_iter().filter_map(|(name, size)| Some((name, size?)));
-        if let Some((name, size)) = { sizes }.find(|(_, size)| !valid.contains(size)) {
+        // Without query latents, 1 stands for a valid size.
+        let sizes = [("kv_rank", kv_rank), ("q_rank", q_rank.unwrap_or(1)), ("d_rope", d_rope), ("d_value", d_value)];
+        if let Some((name, size)) = sizes.into_iter().find(|(_, size)| !valid.contains(size)) {
             return ConfigError::refuse("latent", format!("`{name}` is {size}; expected 1 to 2^28"));
         }
         if !(eps.is_finite() && eps >= 0.0) {

@@ -12,7 +12,7 @@ use crate::config::Layers;
 use crate::points::Site;
 
 impl Attention {
-    /// Whether the layer computes its own keys and values instead of reusing those of an earlier layer.
+    /// Whether the layer computes its own keys and values instead of reusing an earlier layer's.
     fn has_own_keys(&self) -> bool {
         self.k.shape()[1] > 0
     }

@@ -167,7 +167,7 @@ impl Small {
     }
 }
 
-/// An error's message without line and column, which do not match those of the file.
+/// An error's message without its line and column, which are not those in the file.
 fn unplaced(error: &(dyn std::error::Error + 'static)) -> String {
     let message = excerpt(error);
     message.split(" at line ").next().unwrap_or_default().to_string()

@@ -28,8 +28,8 @@ pub enum Selection {
     /// The largest scores by magnitude ([`Circuit::top`]).
     #[default]
     Top,
-    /// Those with the lowest scores: their ablation lowers the metric most ([`Circuit::most_helpful`]). MIB selects edges like this
-    /// for CPR.
+    /// Those with the lowest scores: their ablation lowers the metric most ([`Circuit::most_helpful`]). MIB selects
+    /// edges like this for CPR.
     MostHelpful,
     /// Grown backward from the logits ([`Circuit::greedy`]).
     Greedy,
