@@ -289,7 +289,7 @@ pub enum HookError {
         row: usize,
     },
     /// The operation needs to know the recording's texts, but the recording was not made by a run.
-    #[error("{what} needs a recording made by a run")]
+    #[error("{what} needs to know the texts of the recording, but the recording was not made by a run")]
     NoOrigin {
         /// The operation.
         what: &'static str,

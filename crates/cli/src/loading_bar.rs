@@ -1,4 +1,4 @@
-//! A progress bar for models that take long to load.
+//! A progress bar for models that take a long time to load.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};

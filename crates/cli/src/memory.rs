@@ -16,7 +16,7 @@ pub(super) fn free() -> Option<u64> {
     std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| field(&text, "MemAvailable:"))
 }
 
-/// Always `None`: only Linux reports memory in files.
+/// Always `None`: only Linux has files that report how much memory is available.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn may_take() -> Option<u64> {
     None

@@ -8,8 +8,8 @@ use super::terminal::say;
 /// stream, and from the standard library, if it can't start a thread.
 const MESSAGES: [&str; 3] = ["left: MemError", "failed to allocate an alternative stack", "failed to spawn thread"];
 
-/// Makes panics with these messages end the program like a failed allocation. Printing a backtrace would take memory as
-/// well, and if no memory is left, the standard library would wait forever.
+/// Makes panics whose message has one of the parts in [`MESSAGES`] end the program like a failed allocation. Printing a
+/// backtrace would take memory as well, and if no memory is left, the standard library would wait forever.
 pub(super) fn end_instead_of_panicking() {
     let print = take_hook();
     set_hook(Box::new(move |panic| {

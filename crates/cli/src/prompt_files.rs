@@ -165,7 +165,8 @@ impl PromptFiles {
         given.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
     }
 
-    /// A progress bar over the bytes read, counting compressed files by their compressed size. A signal stops reading.
+    /// A progress bar over the bytes read, counting compressed files by their compressed size. A signal ends the
+    /// reading.
     fn watch(&self) -> Watch {
         let length = |path: &PathBuf| std::fs::metadata(path).ok().filter(Metadata::is_file).map(|file| file.len());
         // The length of a stream is unknown.

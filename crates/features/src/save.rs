@@ -293,7 +293,7 @@ impl Transcoders {
 }
 
 /// Removes the weights and labels of an earlier set of transcoders, which would otherwise be read as part of the saved
-/// one. Of the files named in `kept`, the first `layers` are not removed.
+/// one. Files whose name is in `kept` are only removed for layers that the new set does not have.
 fn remove_set(folder: &Path, layers: usize, kept: &[&str], files: &mut Together) {
     for name in ["W_enc", "W_dec", "layer"] {
         let first = if kept.contains(&name) { layers } else { 0 };

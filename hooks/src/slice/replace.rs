@@ -66,7 +66,7 @@ impl<'a> Replacement<'a> {
         if point.segment == Segment::CrossKeys { Ok(()) } else { self.check_lengths(point, rows, held) }
     }
 
-    /// Checks that the positions of the texts can be matched.
+    /// Checks that each position of the run corresponds to a position of the recording.
     fn check_lengths(&self, point: &PointInfo, rows: &Rows<'_>, held: &RecordedRows) -> Result<(), HookError> {
         let scores = point.axes.contains(&Axis::Key);
         for row in 0..rows.batch {

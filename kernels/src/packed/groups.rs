@@ -82,8 +82,8 @@ pub(crate) trait Groups: Integers {
         }
     }
 
-    /// Loads the integers of pair `P` of groups, minus [`Groups::OFFSET`]: the first 16 of both, and the last 16 of
-    /// both.
+    /// Loads the integers of the two groups of pair `P` and subtracts [`Groups::OFFSET`] from each. The first vector
+    /// has the first 16 integers of each group, the second vector the last 16 of each.
     ///
     /// # Safety
     /// `chunk` points to a chunk, `P` is less than [`PAIRS`], and the CPU has AVX2.

@@ -31,8 +31,8 @@ pub(super) struct GrowingBatch<'r> {
     pub(super) base: &'r mut BaseRun,
     /// Values to patch in, each the point's whole tensor in a run on the whole prompt.
     pub(super) values: &'r BTreeMap<PointId, Activation>,
-    /// Points to freeze at their unpatched values in rows that joined at an earlier layer. The flag says whether the
-    /// point is also frozen in rows that join at the point's own layer.
+    /// Points to freeze at their unpatched values in rows that joined the batch at an earlier layer. The flag says
+    /// whether the point is also frozen in rows that join at the point's own layer.
     pub(super) frozen: &'r [(&'static str, bool)],
     /// Layers and points to record.
     pub(super) watch: &'r [(usize, PointId)],

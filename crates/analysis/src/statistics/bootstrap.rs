@@ -12,7 +12,7 @@ impl Statistics {
         Resamples::new(self.seed, self.resamples, examples, u32::try_from(examples).unwrap_or(u32::MAX))
     }
 
-    /// Interval of the mean of finite effects.
+    /// Bootstrap interval of the mean of `effects`, which must be finite.
     pub(super) fn bootstrap(&self, effects: &[f64], resamples: &Resamples) -> Interval {
         let mut means = Vec::with_capacity(self.resamples);
         let count = effects.len() as f64;

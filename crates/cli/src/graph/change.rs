@@ -26,7 +26,7 @@ pub(super) struct Changed {
     pub(super) texts: Option<[String; 2]>,
 }
 
-/// A next token, before and after features are changed.
+/// A candidate for the next token, with its values before and after features are changed.
 pub(super) struct ChangedToken {
     pub(super) text: String,
     pub(super) probabilities: [f32; 2],

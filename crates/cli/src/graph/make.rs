@@ -222,9 +222,10 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
         return Err(failed("the graph's contributions do not sum to the model's values", graph.deviation()));
     }
     match check {
-        Some(check) if check.deviation > PROVEN => {
-            Err(failed("the effects of interventions differ from the edges", check.deviation))
-        }
+        Some(check) if check.deviation > PROVEN => Err(failed(
+            "the measured effects of interventions differ from those predicted by the edges",
+            check.deviation,
+        )),
         _ => Ok(()),
     }
 }

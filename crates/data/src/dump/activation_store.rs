@@ -107,7 +107,7 @@ pub struct Batches {
     buffers: Buffers<f32>,
 }
 
-/// Vectors of several pieces, shuffled.
+/// Shuffled vectors from several pieces of the dump.
 #[derive(Debug)]
 struct Chunk {
     tokens: Vec<u32>,

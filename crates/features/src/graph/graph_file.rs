@@ -30,8 +30,8 @@ const PATHS: usize = 8;
 
 /// A pruned graph in Neuronpedia's schema, written by hooklens or by another tool.
 ///
-/// circuit-tracer gives the error node of layer `l` and latent `l` of layer 0 the same id. hooklens keeps ids unique by
-/// naming errors `error_{layer}_{position}`.
+/// In circuit-tracer, the error node of layer `l` has the same id as latent `l` of layer 0. hooklens keeps ids unique
+/// by naming errors `error_{layer}_{position}`.
 ///
 /// ```
 /// use hooklens::attribution::graph::{AttributionGraph, GraphFile, GraphOptions, Replacement};

@@ -148,7 +148,9 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         if factors.iter().any(|factor| (factor - 1.0).abs() > ONE) {
             if cfg.get("finetuning_scaling_factor").and_then(Value::as_bool) != Some(true) {
                 return Err(found
-                    .wrong(format!("`{tensor}` is not 1, but `finetuning_scaling_factor` is not true"))
+                    .wrong(format!(
+                        "`{tensor}` has values other than 1, but `finetuning_scaling_factor` is not set to true"
+                    ))
                     .into());
             }
             parts.finetuned = Some(found.vector(tensor, latents)?);

@@ -8,7 +8,7 @@ use super::histogram::Histogram;
 
 /// Number of histogram bins shown on either side of 0.
 pub(super) const BINS: usize = 50;
-/// Number of intervals that examples are sampled from, on either side of 0.
+/// Number of intervals on each side of 0; examples are sampled from each interval.
 pub(super) const INTERVALS: usize = 8;
 
 /// A place where a unit is active, with the activations around it.

@@ -244,7 +244,7 @@ impl<'m> FromModel<'m> {
         rows.iter().flatten().filter(|id| !self.left_out.contains(id)).count()
     }
 
-    /// Moves to a place in an epoch. Rereads the rows of the same piece that come before the place.
+    /// Moves to a place in an epoch. The rows that come before it in its piece are read again and skipped.
     fn go_to(&mut self, place: RowPlace) -> Result<()> {
         if self.order.is_empty() || self.place.epoch != place.epoch {
             self.order = (0..self.prompts.pieces() as u32).collect();
@@ -317,7 +317,8 @@ impl<'m> FromModel<'m> {
         Ok(all)
     }
 
-    /// Advances through the prompts until the buffer has enough tokens. Runs the model only if the activations are needed.
+    /// Advances through the prompts until the buffer has enough tokens. Runs the model only if the activations are
+    /// needed.
     fn fill(&mut self, wanted: bool) -> Result<usize> {
         let mut tokens = 0;
         self.held.clear();

@@ -123,7 +123,7 @@ fn scale(table: &mut WeightTable, c: &TransformerConfig, json: &HfConfig<'_>) ->
     Ok(())
 }
 
-/// A list of `count` numbers, all one if it is absent.
+/// The `count` numbers in a field, or 1.0 for each if the field is absent.
 fn multipliers(json: &HfConfig<'_>, field: &'static str, count: usize) -> Result<Vec<f64>, ConfigError> {
     let Some(list) = json.list(field)? else { return Ok(vec![1.0; count]) };
     let numbers: Option<Vec<f64>> = list.iter().map(Value::as_f64).collect();

@@ -22,10 +22,11 @@ pub(super) static FAMILY: Family = Family {
     weights: |config, json| Ok(weights(config, json.flag(EXTRA_BIASES, false)?)),
 };
 
-/// Whether the model has biases that TransformerLens has no name for: those of gates, routers and experts.
+/// Field that says whether the model has biases that TransformerLens has no name for: those of gates, routers and
+/// experts.
 pub(crate) const EXTRA_BIASES: &str = "hooklens_extra_biases";
 
-/// Whether experts have no gate.
+/// Field that says whether experts have no gate.
 const PLAIN_EXPERTS: &str = "hooklens_plain_experts";
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {

@@ -158,7 +158,7 @@ pub(super) enum MlpNames {
     Plain,
     /// Mixture of experts: a router, and each expert's `in`, `gate` and `out` after a folder and a number.
     Experts { router: &'static str, folder: &'static str, parts: [&'static str; 3] },
-    /// Other names, which the family adds itself.
+    /// Other names, which the code of the model family adds.
     Other,
 }
 

@@ -50,9 +50,10 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     })
 }
 
-/// Reads a file for the authors' own code. Settings used only by the authors' other models must have default values.
+/// Reads the configuration of a model saved with Nomic's own code, not with transformers. Settings that only other
+/// models of that code use must have their default values.
 fn original(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
-    // Each field with its default in the authors' code.
+    // Each field with its default in that code.
     for (field, default) in [
         ("prenorm", false),
         ("use_rms_norm", false),

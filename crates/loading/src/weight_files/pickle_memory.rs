@@ -35,8 +35,8 @@ const SPARE: usize = 3 * OBJECT;
 const STORAGE: usize = 100;
 /// Size of the arguments of a reference to a tensor's data above which the name among them may be long.
 const LONG: usize = 1000;
-/// Maximum number of pickles in a checkpoint that is not an archive: one, or in the older format four and a list of
-/// keys.
+/// Maximum number of pickles in a checkpoint that is not an archive. The newer format has one, and the older format has
+/// five, the last of which is a list of keys.
 const PICKLES: usize = 5;
 
 /// Fails if reading the objects of a checkpoint would take far more memory than any model needs. Any other fault is

@@ -89,7 +89,7 @@ fn why_not(config: &EncoderConfig, heads: OutputHeads, point: Outer) -> Option<&
     }
 }
 
-/// Reason why layer `layer` can't fire the site, or `None` if it can.
+/// Reason why hooks at `site` can't fire in layer `layer`, or `None` if they can.
 fn why_not_in_block(config: &EncoderConfig, layer: usize, site: Site) -> Option<&'static str> {
     let rotates = match &config.positional {
         Positional::Rotary(_) => config.layer_rotary.is_empty() || config.layer_rotary[layer].is_some(),

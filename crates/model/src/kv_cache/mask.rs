@@ -130,7 +130,8 @@ impl KeyValueCache {
         Some(self.for_rows(self.attention_mask(), batch))
     }
 
-    /// Mask of all unmasked positions, including hidden ones, for `batch` rows; `None` if no position is hidden.
+    /// Mask that is true at every position that is not padding, even one that is hidden from attention, for `batch`
+    /// rows; `None` if no position is hidden.
     pub(crate) fn past_counted(&self, batch: usize) -> Option<Vec<Vec<bool>>> {
         self.hides().then(|| self.for_rows(self.real_rows(), batch))
     }

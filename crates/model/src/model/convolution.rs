@@ -55,7 +55,7 @@ impl Carried {
         Ok(read)
     }
 
-    /// Stores the last convolution inputs and the memory in the run's cache.
+    /// Stores the last inputs of the convolution and the mixer's recurrent memory in the run's cache.
     pub(super) fn keep(self, pass: &mut Pass<'_>) -> Result<(), CacheError> {
         let [batch, all, _] = self.seen.dims();
         if let Some(cache) = &mut pass.kv_cache {

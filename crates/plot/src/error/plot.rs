@@ -32,7 +32,7 @@ pub enum PlotError {
         axes: Vec<String>,
     },
     /// There are more values than a plot or table can show.
-    #[error("{places} values exceed the maximum of {most}; choose fewer along {}", axes.join(" or "))]
+    #[error("there are {places} values, more than the maximum of {most}; choose fewer along {}", axes.join(" or "))]
     TooMany {
         /// Number of values.
         places: usize,

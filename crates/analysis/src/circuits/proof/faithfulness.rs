@@ -1,4 +1,4 @@
-//! [`FaithfulnessCurve`]: how much of the metric circuits of growing size recover.
+//! [`FaithfulnessCurve`]: how much of the metric is recovered by circuits of increasing size.
 
 use serde::Serialize;
 

@@ -69,7 +69,8 @@ impl Neurons {
     }
 }
 
-/// The values of `output`, with a gradient as if `output` were a sum of equal parts, each proportional to a factor.
+/// The values of `output`, with a gradient as if `output` were split into equal parts, one per factor, and each part
+/// were proportional to its factor.
 fn proportional(output: &Activation, factors: &[Activation]) -> Result<Activation, HookError> {
     let flat = |values: &Activation| values.reshape(&[values.shape().iter().product()]).to_tensor::<1>();
     let (values, dtype) = (flat(output)?.detach(), output.dtype());

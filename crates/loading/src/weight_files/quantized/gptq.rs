@@ -33,7 +33,7 @@ impl Rules {
             (bits, _) => return Err(format!("gptq with {bits} bits")),
         }
         if own.get("dynamic").is_some_and(|dynamic| dynamic.as_object().is_some_and(|map| !map.is_empty())) {
-            return Err("gptq with settings per module (`dynamic`)".into());
+            return Err("gptq with different settings per module (`dynamic`)".into());
         }
         if own.get("is_marlin_format").and_then(Value::as_bool) == Some(true) {
             return Err("gptq, format marlin".into());
