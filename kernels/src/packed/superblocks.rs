@@ -8,7 +8,7 @@ use std::array::from_fn;
 use super::blocks::{COUNTED, look_up, named, nibbles, sixteen};
 use super::blocks::{GROUP, Integers, Scales, half};
 #[cfg(target_arch = "x86_64")]
-use super::groups::{GROUPS, Groups};
+use super::groups::Groups;
 #[cfg(target_arch = "x86_64")]
 use super::small::NONLINEAR_FLOATS;
 use super::small::{NONLINEAR, nibbles_of};
@@ -70,16 +70,16 @@ unsafe fn even_then_odd(bytes: __m128i) -> __m128i {
     unsafe { _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)) }
 }
 
-/// Repeats the scales or minimums of eight runs of 32 values, for sixteen runs of 16.
+/// Repeats eight bytes, the scales or minimums of runs of 32 values, for sixteen runs of 16.
 ///
 /// # Safety
 /// The CPU has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
-unsafe fn doubled(scales: [u8; 8]) -> __m256i {
+unsafe fn doubled(eight: __m128i) -> __m256i {
     // SAFETY: arithmetic on registers.
-    unsafe { _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(_mm_cvtsi64_si128(i64::from_le_bytes(scales)))) }
+    unsafe { _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(eight)) }
 }
 
 /// Implements [`Superblocks`] for formats whose blocks store 6-bit scales and minimums after the factors.
@@ -95,13 +95,13 @@ macro_rules! affine_superblocks {
             #[inline(always)]
             unsafe fn run_scales(block: &[u8]) -> __m256i {
                 // SAFETY: guaranteed by the contract.
-                unsafe { doubled(six_bits(&block[4..16])[0]) }
+                unsafe { doubled(unpacked(head(block))) }
             }
 
             #[inline(always)]
             unsafe fn run_minimums(block: &[u8]) -> __m256i {
                 // SAFETY: guaranteed by the contract.
-                unsafe { doubled(six_bits(&block[4..16])[1]) }
+                unsafe { doubled(last_eight(unpacked(head(block)))) }
             }
         })*
     };
@@ -109,37 +109,95 @@ macro_rules! affine_superblocks {
 #[cfg(target_arch = "x86_64")]
 affine_superblocks!(Q4K, Q5K);
 
-/// The low eight bytes times a factor.
+/// The first 16 bytes of a block: two factors of type `f16`, and 12 bytes of 6-bit scales and minimums.
+///
+/// # Safety
+/// The CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn head(block: &[u8]) -> __m128i {
+    // SAFETY: 16 bytes of the slice.
+    unsafe { _mm_loadu_si128(block[..16].as_ptr().cast()) }
+}
+
+/// Eight 6-bit scales and then eight 6-bit minimums, each as a byte, from the first bytes of a block. [`six_bits`] has
+/// the same formula for other CPUs.
 ///
 /// # Safety
 /// The CPU has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
-unsafe fn scaled(by: f32, bytes: __m128i) -> __m256 {
+unsafe fn unpacked(head: __m128i) -> __m128i {
     // SAFETY: arithmetic on registers.
-    unsafe { _mm256_mul_ps(_mm256_set1_ps(by), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))) }
+    unsafe {
+        // Words 1 to 3 are the `a`, `b` and `c` of `six_bits`; these are a, c, b, c.
+        let low = _mm_srlv_epi32(_mm_shuffle_epi32::<0b11_10_11_01>(head), _mm_setr_epi32(0, 0, 0, 4));
+        let low = _mm_and_si128(low, _mm_setr_epi32(0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f));
+        // The top two bits of each byte, for the second and fourth words: a, a, b, b.
+        let top = _mm_srli_epi32::<2>(_mm_shuffle_epi32::<0b10_10_01_01>(head));
+        _mm_or_si128(low, _mm_and_si128(top, _mm_setr_epi32(0, 0x3030_3030, 0, 0x3030_3030)))
+    }
 }
 
-/// Scales and offsets of a block's eight groups, as [`Groups::chunk_scales`] returns them. In a block, they follow the
-/// two factors by which they are multiplied.
+/// Moves the last eight bytes to the front.
 ///
 /// # Safety
-/// `block` is a whole block; the CPU has AVX2 and F16C.
+/// The CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn last_eight(bytes: __m128i) -> __m128i {
+    // SAFETY: arithmetic on registers.
+    unsafe { _mm_unpackhi_epi64(bytes, bytes) }
+}
+
+/// The first eight bytes, as floats.
+///
+/// # Safety
+/// The CPU has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
-unsafe fn affine_scales(block: &[u8]) -> Scales<__m256> {
-    let [scales, minimums] = six_bits(&block[4..16]);
-    let times = |by: f32, integers: [u8; GROUPS]| {
-        // SAFETY: arithmetic on registers.
-        unsafe {
-            let integers = _mm_cvtsi64_si128(i64::from_le_bytes(integers));
-            let sorted = _mm_shuffle_epi8(integers, _mm_cvtsi64_si128(0x0705_0301_0604_0200));
-            scaled(by, sorted)
+unsafe fn floats(bytes: __m128i) -> __m256 {
+    // SAFETY: arithmetic on registers.
+    unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)) }
+}
+
+/// Scales and minimums of a block's eight groups, as floats. `order` rearranges their bytes, eight scales and then eight
+/// minimums.
+///
+/// # Safety
+/// The CPU has AVX2 and F16C.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
+unsafe fn affine_scales(block: &[u8], order: impl Fn(__m128i) -> __m128i) -> Scales<__m256> {
+    // SAFETY: guaranteed by the contract.
+    unsafe {
+        let head = head(block);
+        let factors = _mm_cvtph_ps(head);
+        let bytes = order(unpacked(head));
+        Scales {
+            scale: _mm256_mul_ps(_mm256_broadcastss_ps(factors), floats(bytes)),
+            minus: _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(factors)), floats(last_eight(bytes))),
         }
-    };
-    Scales { scale: times(half::<true>(block, 0), scales), minus: times(half::<true>(block, 2), minimums) }
+    }
+}
+
+/// Scales and minimums in the order of [`Groups::chunk_scales`].
+///
+/// # Safety
+/// The CPU has AVX2 and F16C.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
+unsafe fn chunk_scales(block: &[u8]) -> Scales<__m256> {
+    // SAFETY: guaranteed by the contract.
+    unsafe {
+        affine_scales(block, |bytes| {
+            _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15))
+        })
+    }
 }
 
 /// The low four bits of 16 bytes, and then their high four bits.
@@ -163,7 +221,7 @@ impl Groups for Q4K {
     #[inline(always)]
     unsafe fn chunk_scales(chunk: &[u8]) -> Scales<__m256> {
         // SAFETY: a chunk is a block; the rest is guaranteed by the contract.
-        unsafe { affine_scales(chunk) }
+        unsafe { chunk_scales(chunk) }
     }
 
     #[inline(always)]
@@ -180,7 +238,7 @@ impl Groups for Q5K {
     #[inline(always)]
     unsafe fn chunk_scales(chunk: &[u8]) -> Scales<__m256> {
         // SAFETY: a chunk is a block; the rest is guaranteed by the contract.
-        unsafe { affine_scales(chunk) }
+        unsafe { chunk_scales(chunk) }
     }
 
     #[inline(always)]
@@ -222,21 +280,19 @@ fn six_bits(bytes: &[u8]) -> [[u8; 8]; 2] {
 /// Scales and minimums of runs of 32. In a block, they follow the two factors by which they are multiplied.
 #[inline(always)]
 fn affine<const F16C: bool>(block: &[u8]) -> Scales<[f32; 8]> {
-    let (d, dmin) = (half::<F16C>(block, 0), half::<F16C>(block, 2));
-    let [scales, minus] = six_bits(&block[4..16]);
     let mut all = Scales { scale: [0.0; 8], minus: [0.0; 8] };
     #[cfg(target_arch = "x86_64")]
     if F16C {
-        for (by, bytes, to) in [(d, scales, &mut all.scale), (dmin, minus, &mut all.minus)] {
-            #[allow(clippy::multiple_unsafe_ops_per_block)] // one store after plain arithmetic
-            // SAFETY: eight floats; `F16C` implies that the CPU also has AVX2.
-            unsafe {
-                let scaled = scaled(by, _mm_cvtsi64_si128(i64::from_le_bytes(bytes)));
-                _mm256_storeu_ps(to.as_mut_ptr(), scaled);
-            }
+        // SAFETY: `F16C` implies that the CPU also has AVX2.
+        let vectors = unsafe { affine_scales(block, |bytes| bytes) };
+        for (to, vector) in [(&mut all.scale, vectors.scale), (&mut all.minus, vectors.minus)] {
+            // SAFETY: eight floats.
+            unsafe { _mm256_storeu_ps(to.as_mut_ptr(), vector) };
         }
         return all;
     }
+    let (d, dmin) = (half::<false>(block, 0), half::<false>(block, 2));
+    let [scales, minus] = six_bits(&block[4..16]);
     for i in 0..8 {
         all.scale[i] = d * f32::from(scales[i]);
         all.minus[i] = dmin * f32::from(minus[i]);
