@@ -376,7 +376,7 @@ fn compile(pattern: &str) -> Result<GlobMatcher, HookError> {
     });
     if pattern.len() > LONGEST || depths.max().unwrap_or(0) > DEEPEST {
         let shown: String = pattern.chars().take(40).collect();
-        let reason = format!("it may have at most {LONGEST} characters and {DEEPEST} nested braces");
+        let reason = format!("it may have at most {LONGEST} bytes and {DEEPEST} nested braces");
         return Err(HookError::BadPattern { pattern: format!("{shown}..."), reason });
     }
     let built = GlobBuilder::new(pattern).literal_separator(false).build();

@@ -337,7 +337,7 @@ fn easydel() {
     }
     let one = [Some(Window::Sliding(4))];
     let too_few = CacheShape::new(1, 2, 2, 8).unwrap().windows(one).unwrap_err();
-    assert!(matches!(too_few, CacheError::Size { field: "windows", given: 1 }));
+    assert!(matches!(too_few, CacheError::Entries { field: "windows", given: 1, expected: 2 }));
     let both = CacheKind::EIGHT_BIT.offloaded(Offload::Disk);
     assert!(matches!(KeyValueCache::of_shape(shape(3), both), Err(CacheError::Unsupported { .. })));
 

@@ -58,8 +58,12 @@ fn check(model: &HookedTransformer, one: &Dictionary, row: &[u32], left_out: &[u
         let shown = dashboards(model, Units::latents(one).unwrap(), &prompts, DashboardOptions::new(), |_| {}).unwrap();
         let count = shown.density().iter().sum::<f64>() * kept as f64;
         assert!(shown.tokens() == kept && (count - places.len() as f64).abs() < 1e-6, "show");
-        let halves = [row, row].map(|row| vec![row.to_vec()]);
-        latents_by_difference(model, one, &halves[0], &halves[1], left_out).unwrap();
+        let sets = [row.to_vec(), row.iter().rev().copied().collect()].map(|row| vec![row]);
+        let scores = |one: &Dictionary, left_out: &[u32]| -> Vec<(usize, f32)> {
+            let found = latents_by_difference(model, one, &sets[0], &sets[1], left_out).unwrap();
+            found.iter().map(|one| (one.latent, one.score)).collect()
+        };
+        assert_eq!(scores(one, &[]), scores(&one.clone().exclude_tokens([]), left_out), "difference");
     }
     for pos in 0..row.len() {
         let found = latents_by_activation(model, one, row, Some(pos)).unwrap();

@@ -39,7 +39,7 @@ fn dumps_of_encoders_hold_what_each_prompt_gives_alone() {
     }
     let behind = Dump::new("z0").prefix(vec![5]).run(&model, &rows, &out).unwrap_err();
     let behind = hooklens::error_chain(&behind);
-    assert!(behind.ends_with("an encoder does not support the option `prefix`"), "{behind}");
+    assert!(behind.ends_with("an encoder or encoder-decoder does not support the option `prefix`"), "{behind}");
 }
 
 /// A dump of an encoder-decoder contains for each prompt what its encoder computes for it alone; also under hooks.

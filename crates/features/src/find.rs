@@ -131,7 +131,8 @@ pub fn latents_by_attribution(
 
 /// Finds latents by the difference of their mean activations between two sets of prompts, in units of the standard
 /// deviation over both sets. The largest magnitudes come first. A positive score means that the latent is more active
-/// in the first set. Tokens in `left_out` are ignored.
+/// in the first set. Tokens in `left_out` are ignored, and so are those that the dictionary excludes
+/// ([`Metadata::exclude_special_tokens`](super::Metadata::exclude_special_tokens)).
 ///
 /// ```
 /// use hooklens::features::{Dictionary, latents_by_difference};
@@ -146,7 +147,7 @@ pub fn latents_by_attribution(
 /// ```
 ///
 /// # Errors
-/// Same as [`latents_by_activation`]; also fails if a set has no tokens other than those in `left_out`.
+/// Same as [`latents_by_activation`]; also fails if all tokens of a set are ignored.
 pub fn latents_by_difference(
     model: &HookedTransformer,
     dictionary: &Dictionary,
@@ -156,6 +157,8 @@ pub fn latents_by_difference(
 ) -> Result<Vec<FoundLatent>> {
     const TOGETHER: usize = 16;
     check_place(model, dictionary)?;
+    let excluded = dictionary.metadata().exclude_special_tokens.ids(model)?;
+    let ignored = |id: &u32| left_out.contains(id) || excluded.contains(id);
     let units = Units::latents(dictionary)?.on(model);
     let count = dictionary.latents();
     let sums = |prompts: &[Vec<u32>]| -> Result<(Vec<f64>, Vec<f64>, f64)> {
@@ -164,7 +167,7 @@ pub fn latents_by_difference(
             let (acts, real, _) = activations(model, &units, batch)?;
             let values = host(acts);
             let rows = values.chunks_exact(count.max(1)).zip(&real);
-            for (row, _) in rows.filter(|(_, id)| id.is_some_and(|id| !left_out.contains(&id))) {
+            for (row, _) in rows.filter(|(_, id)| id.is_some_and(|id| !ignored(&id))) {
                 tokens += 1.0;
                 for ((sum, square), x) in sum.iter_mut().zip(&mut square).zip(row) {
                     *sum += f64::from(*x);

@@ -96,6 +96,8 @@ class ActivationStore:
     ) -> None:
         if batch_size < 1 or mix < 1:
             raise ValueError(f"batch_size is {batch_size} and mix is {mix}; both must be at least 1")
+        if readers < 1:
+            raise ValueError(f"readers is {readers}; it must be at least 1")
         if not 0 <= reader < readers:
             raise ValueError(f"there is no reader {reader} of {readers}; readers are numbered from 0 to {readers - 1}")
         paths = [dumps] if isinstance(dumps, (str, os.PathLike)) else list(dumps)

@@ -104,8 +104,7 @@ pub(super) fn run(args: &FindArgs) -> CliResult {
         }
         (None, Some(more), Some(less)) => {
             let [more, less] = [rows(&model, more, prepend_bos)?, rows(&model, less, prepend_bos)?];
-            let left_out = dictionary.metadata().exclude_special_tokens.ids(&model)?;
-            (latents_by_difference(&model, &dictionary, &more, &less, &left_out)?, Vec::new())
+            (latents_by_difference(&model, &dictionary, &more, &less, &[])?, Vec::new())
         }
         _ => return Err(Failure::Usage("--prompt, or --more and --less, is required".into())),
     };

@@ -356,7 +356,7 @@ fn no_encoder_rows() -> InputError {
 }
 
 fn no_prefix() -> InputError {
-    InputError::NoSuchOption { option: "prefix", model: "an encoder" }
+    InputError::NoSuchOption { option: "prefix", model: "an encoder or encoder-decoder" }
 }
 
 /// Fails if an encoder or decoder with `n_ctx` positions and `d_vocab` tokens can't run a row.

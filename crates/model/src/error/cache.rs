@@ -258,6 +258,16 @@ pub enum CacheError {
         /// The requested operation.
         operation: &'static str,
     },
+    /// A list has the wrong number of entries.
+    #[error("`{field}` has {given} entries, but the cache has {expected} layers")]
+    Entries {
+        /// Name of the list.
+        field: &'static str,
+        /// Number of entries given.
+        given: usize,
+        /// Number of layers.
+        expected: usize,
+    },
     /// A size is zero, too large, or does not match the cache.
     #[error("`{field}` is {given}, which is not a valid size for this cache")]
     Size {

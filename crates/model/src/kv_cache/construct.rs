@@ -57,11 +57,11 @@ impl KeyValueCache {
         if shape.windows.iter().flatten().any(|window| window.width() == 0) {
             return Err(CacheError::Size { field: "windows", given: 0 });
         }
-        if !shape.layer_heads.is_empty() && shape.layer_heads.len() != shape.windows.len() {
-            return Err(CacheError::Size { field: "layer_heads", given: shape.layer_heads.len() });
-        }
-        if !shape.states.is_empty() && shape.states.len() != shape.windows.len() {
-            return Err(CacheError::Size { field: "states", given: shape.states.len() });
+        let expected = shape.windows.len();
+        for (field, given) in [("layer_heads", shape.layer_heads.len()), ("states", shape.states.len())] {
+            if given != 0 && given != expected {
+                return Err(CacheError::Entries { field, given, expected });
+            }
         }
         let bad = |(layer, [[heads, width], [value_heads, d_value]]): (usize, &[[usize; 2]; 2])| {
             let some_zero = *width == 0 || *d_value == 0 || (*heads == 0) != (*value_heads == 0);

@@ -111,11 +111,13 @@ impl CacheShape {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Size`] if there is not one window per layer, or if a window has no positions.
+    /// [`CacheError::Entries`] if there is not one window per layer, or [`CacheError::Size`] if a window has no
+    /// positions.
     pub fn windows(self, windows: impl IntoIterator<Item = Option<Window>>) -> Result<Self, CacheError> {
         let windows: Vec<Option<Window>> = windows.into_iter().collect();
         if windows.len() != self.windows.len() {
-            return Err(CacheError::Size { field: "windows", given: windows.len() });
+            let (given, expected) = (windows.len(), self.windows.len());
+            return Err(CacheError::Entries { field: "windows", given, expected });
         }
         for window in windows.iter().flatten() {
             checked("windows", window.width(), LARGEST)?;
