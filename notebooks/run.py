@@ -45,9 +45,10 @@ def run(path, write):
     outputs = lambda: [output for cell in notebook.cells for output in cell.get("outputs", [])]
     try:
         client.execute()
-        # The kernel continues after a panic, so a panic is not reported as the cell's error.
-        if any("panicked at" in output.get("text", "") for output in outputs()):
-            raise CellExecutionError("a panic", "panic", "a cell panicked")
+        # evcxr prints panics and errors that `?` returned, but does not report them as the cell's error.
+        printed = [output.get("text", "") for output in outputs() if output.get("name") == "stderr"]
+        if printed:
+            raise CellExecutionError("a cell printed an error", "stderr", printed[0])
     except CellExecutionError:
         # Print what the kernel reported: the compiler's errors, or a panic.
         for output in outputs():

@@ -50,8 +50,9 @@ let metric = Metric::logit_diff(&model, "drum", "star")?;
     let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-5 * a.abs().max(1.0);
     assert!(again.values().iter().zip(estimated.values()).all(near));
 };
-ActivationQueue::shared().push("across", whole.clone())?;
-let popped: Tensor<3> = ActivationQueue::shared().pop("across")?.to_tensor()?;
+let queue = ActivationQueue::new();
+queue.push("across", whole.clone())?;
+let popped: Tensor<3> = queue.pop("across")?.to_tensor()?;
 assert_eq!(popped.dims(), whole.dims());
 println!("all holds");
 Ok(())

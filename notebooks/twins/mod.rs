@@ -1,4 +1,4 @@
-//! The notebooks as code, for the tests.
+//! The code of the notebooks, as modules of the test suite.
 
 macro_rules! twins {
     ($($name:ident),* $(,)?) => {
@@ -13,7 +13,7 @@ macro_rules! twins {
             }
         )*
 
-        /// Every notebook, in the order of the alphabet.
+        /// The names of all notebooks, in alphabetical order.
         pub(super) const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }

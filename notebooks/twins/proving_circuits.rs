@@ -13,7 +13,7 @@ use hooklens::statistics::Statistics;
 let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 let prompts = ioi_prompts(20, 0);
 
-// Ablated edges carry what the sender wrote on the corrupted prompt.
+// An ablated edge carries the sender's output in the run on the corrupted prompt.
 fn patching<'m>(model: &'m HookedTransformer, prompts: &[IoiPrompt]) -> Result<Patching<'m>, hooklens::Error> {
     let texts = |of: fn(&IoiPrompt) -> &str| prompts.iter().map(of).collect::<Vec<&str>>();
     let metric = Metric::logit_diff(model, texts(|own| own.answer), texts(|own| own.wrong))?;

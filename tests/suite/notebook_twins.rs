@@ -104,7 +104,7 @@ fn twins_are_those_of_the_notebooks() {
             fs::write(&path, wanted).unwrap();
         } else {
             let held = fs::read_to_string(&path).unwrap_or_default();
-            assert_eq!(held, wanted, "{name}.ipynb has changed; write its twin anew with HOOKLENS_BLESS=1");
+            assert_eq!(held, wanted, "{name}.ipynb has changed; regenerate its twin with HOOKLENS_BLESS=1");
         }
     }
     let names: Vec<&str> = notebooks.iter().map(|(name, ..)| name.as_str()).collect();
@@ -119,6 +119,7 @@ fn notebooks_keep_small_outputs_without_errors() {
             cells.iter().filter_map(|cell| cell["outputs"].as_array()).flatten().collect();
         assert!(!outputs.is_empty(), "{name} was not run");
         assert!(outputs.iter().all(|output| output["output_type"] != "error"), "{name}");
-        assert!(!text.contains("panicked at"), "{name}");
+        // evcxr prints panics and errors that `?` returned.
+        assert!(outputs.iter().all(|output| output["name"] != "stderr"), "{name}");
     }
 }

@@ -122,7 +122,8 @@ impl ActivationQueue {
         Self::unbounded()
     }
 
-    /// Global queues of activations, shared by the whole program.
+    /// Global queues of activations, shared by the whole program. In an evcxr notebook, each cell has its own; keep a
+    /// queue in a variable there.
     ///
     /// ```
     /// use hooklens_hooks::ActivationQueue;
@@ -133,7 +134,7 @@ impl ActivationQueue {
         &SHARED
     }
 
-    /// Global queues of values of type `T`, shared by the whole program.
+    /// Global queues of values of type `T`, shared by the whole program, but not by the cells of an evcxr notebook.
     ///
     /// ```
     /// use hooklens_hooks::ActivationQueue;
