@@ -104,9 +104,9 @@ def hf_prefix():
 
 
 FORWARD = ["forward, 128 tokens", "forward, 512 tokens"]
-RECORD, DECODE = "recording every point, 128 tokens", "decoding 32 tokens behind 128"
+RECORD, DECODE = "recording every point, 128 tokens", "decoding 32 tokens after 128"
 GRADIENTS = [f"gradients of every resid_pre, {n} tokens" for n in (16, 128, 512)]
-PREFIX, PATCH = "32 x 8 tokens behind 256 shared", f"patching {hf.config.num_hidden_layers} x 16 resid_pre"
+PREFIX, PATCH = "32 x 8 tokens after 256 shared", f"patching {hf.config.num_hidden_layers} x 16 resid_pre"
 
 
 def hugging_face():
@@ -279,6 +279,9 @@ for number in range(args.rounds + 1):
             times.setdefault(timing["name"], []).append(timing["median_ms"])
 
 for (device, dtype), times in ours.items():
+    missing = {name for work in peers.values() for name in work} - set(times)
+    if missing:
+        sys.exit(f"hooklens bench did not report {', '.join(sorted(missing))}; it reported {', '.join(times)}")
     where = f"hooklens on {device} ({dtype}), the others on {args.peers} ({args.peer_dtype})"
     print(f"median ms, {torch.get_num_threads()} threads, {where}")
     print(f"{'':38} {'hooklens':>10}" + "".join(f" {peer:>18} {'ratio':>6}" for peer in peers))
