@@ -1,22 +1,23 @@
-"""Times circuit-tracer's attribution on a randomly initialized model of GPT-2 small's width, for comparison with hooklens.
+"""Times circuit-tracer's attribution on a random model of GPT-2 small's width, for comparison with hooklens.
 
     pip install torch==2.9.1 circuit-tracer==0.5.0 transformer-lens==3.2.1 transformers==4.57.3 safetensors==0.8.0
     python benches/circuit_tracer.py make FOLDER
     python benches/circuit_tracer.py run FOLDER --tokens 64 [--max-nodes 1024] [--batch-size 256] [--threads 2] [--seed 0]
 
-`make` writes 0.8 GB: a model of Llama's shape (12 layers, d_model 768, 12 heads, d_mlp 3072, 8192 tokens, f32) as
-`config.json` and `model.safetensors`, prompts as FOLDER/prompt_TOKENS.txt for hooklens, and, in FOLDER/transcoders, a set of
-transcoders with 4096 ReLU latents per layer, from `ln2.hook_normalized` to `hook_mlp_out`. About 25 to 60 latents fire
-at each position. The transcoders' outputs have about the norm of the MLPs' outputs, but do not approximate them.
+`make` writes 0.8 GB: a model with Llama's architecture (12 layers, d_model 768, 12 heads, d_mlp 3072, 8192 tokens, f32)
+as `config.json` and `model.safetensors`, prompts as FOLDER/prompt_TOKENS.txt for hooklens, and, in FOLDER/transcoders,
+a set of transcoders with 4096 ReLU latents per layer, from `ln2.hook_normalized` to `hook_mlp_out`. About 25 to 60
+latents fire at each position. The transcoders' outputs have about the norm of the MLPs' outputs, but do not approximate
+them.
 
-`run` prints one line of JSON. `seconds` is the time of `circuit_tracer.attribute` alone, with the model loaded and after
-an untimed call for a prompt of 16 tokens and 16 nodes. `cpu_seconds` is the CPU time that all threads spent in it; if it
-is less than `seconds`, other programs took the cores. `peak_mb` is the maximum resident memory during the timed call,
-`loaded_mb` the memory after loading, and `extra_mb` the difference. Decoders are read from the file when needed, which is
-the default. `active` is the number of active latents, and `nodes` the number of all nodes in the graph. Prompts are
-random tokens: 1, which is a special token to circuit-tracer, followed by NumPy's
-default_rng(seed).integers(2, 8192, tokens - 1). A prompt of 256 tokens takes more than 24 GB in batches of 256, and about
-16 GB in batches of 64.
+`run` prints one line of JSON. `seconds` is the time of `circuit_tracer.attribute` alone, with the model loaded and
+after an untimed call for a prompt of 16 tokens and 16 nodes. `cpu_seconds` is the CPU time that all threads spent in
+it; if it is less than `seconds`, other programs took the cores. `peak_mb` is the maximum resident memory during the
+timed call, `loaded_mb` the memory after loading, and `extra_mb` the difference. Decoders are read from the file when
+needed, which is the default. `active` is the number of active latents, and `nodes` the number of all nodes in the
+graph. Prompts are random tokens: 1, which is a special token to circuit-tracer, followed by NumPy's
+default_rng(seed).integers(2, 8192, tokens - 1). A prompt of 256 tokens takes more than 24 GB in batches of 256, and
+about 16 GB in batches of 64.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Times one layer with GPT-2 small's shape over long prompts, in turns with Hugging Face's sdpa attention.
+"""Times one layer with GPT-2 small's shape over long prompts, alternating with Hugging Face's sdpa attention.
 
     pip install torch==2.9.1 transformers==4.57.1
     cargo bench --bench long --no-run

@@ -56,7 +56,7 @@ def against_rust(given):
 
 
 def empty_hook(torch):
-    """Microseconds that an empty hook adds to a run."""
+    """Prints the microseconds that an empty hook adds to a run."""
     if torch:
         import torch as framework
 
@@ -86,7 +86,7 @@ def empty_hook(torch):
 
 
 def gigabyte(torch):
-    """Whether a recording of a gigabyte becomes arrays without a copy."""
+    """Prints whether a recording of a gigabyte becomes arrays without a copy, and the time that this takes."""
     from hooklens import HookedTransformer, HookedTransformerConfig
 
     sizes = {"n_layers": 2, "d_model": 1024, "n_ctx": 64, "d_head": 64, "d_mlp": 64, "d_vocab": 100}
@@ -109,7 +109,7 @@ def gigabyte(torch):
 
 
 def imported():
-    """Seconds of `import hooklens` and of the first model, in a new Python."""
+    """Prints the seconds of `import hooklens`, alone and with the native module, in a new Python process."""
     program = "import time; t = time.perf_counter(); import hooklens; a = time.perf_counter() - t; hooklens.HookedTransformer"
     program += "; b = time.perf_counter() - t; import sys; print(a, b, 'torch' in sys.modules)"
     runs = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.split() for _ in range(5)]
@@ -125,7 +125,7 @@ def imported():
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("model")
-    arguments.add_argument("program", help="the Rust side")
+    arguments.add_argument("program", help="the Rust benchmark program")
     arguments.add_argument("--tokens", type=int, default=256)
     arguments.add_argument("--repeats", type=int, default=5)
     arguments.add_argument("--rounds", type=int, default=3)

@@ -148,8 +148,8 @@ config = dict(
 args.folder.mkdir(parents=True, exist_ok=True)
 (args.folder / "config.json").write_text(json.dumps(config, indent=1))
 
-# One long row of normal random numbers, read from a different offset for each tensor. Speed does not depend on the
-# values.
+# One long row of normally distributed random numbers, read from a different offset for each tensor. Speed does not
+# depend on the values.
 width = 2 if args.dtype == "bfloat16" else 4
 numbers = (numpy.random.default_rng(0).standard_normal(1 << 24, dtype=numpy.float32) * 0.02).view(numpy.uint32)
 row = (numbers >> 16).astype(numpy.uint16) if width == 2 else numbers

@@ -4,20 +4,20 @@
     python benches/saelens_train.py --data activations.safetensors --d-sae 256 --k 8 --tokens 1000000 --save FOLDER
         [--batch 1024] [--lr 3e-4] [--seed 0] [--threads 2] [--architecture batchtopk] [--repeat 3]
 
-The data file contains two f32 tensors, `train` [N, d] and `test` [M, d]. SAELens's own SAETrainer trains SAELens's own class
-on batches of `train`, which is reshuffled for each pass, so only the optimization is timed: no model runs. Everything that
-the options here do not set is SAELens's default: Adam (0.9, 0.999), no warm-up or decay of the learning rate, gradients
-clipped to norm 1, decoder rows initialized to norm 0.1, coefficients of 1 for AuxK, L0 and L1, and activations that are not
-normalized (`normalize_activations` is "none" in every class). One default does not suit short runs: a latent counts as dead
-after 1000 steps without firing. Here it is a tenth of all steps, and at most 1000; `--dead-window 1000` restores SAELens's
-value. `--k` is for batchtopk, topk and matryoshka. `--coefficient` is for the others: the coefficient of
-the L0 loss for jumprelu, and of the L1 loss for standard and gated.
+The data file contains two f32 tensors, `train` [N, d] and `test` [M, d]. SAELens's own SAETrainer trains SAELens's own
+class on batches of `train`, which is reshuffled for each pass, so only the optimization is timed: no model runs.
+Everything that the options here do not set is SAELens's default: Adam (0.9, 0.999), no warm-up or decay of the learning
+rate, gradients clipped to norm 1, decoder rows initialized to norm 0.1, coefficients of 1 for AuxK, L0 and L1, and
+activations that are not normalized (`normalize_activations` is "none" in every class). One default does not suit short
+runs: a latent counts as dead after 1000 steps without firing. Here it is a tenth of all steps, and at most 1000;
+`--dead-window 1000` restores SAELens's value. `--k` is for batchtopk, topk and matryoshka. `--coefficient` is for the
+others: the coefficient of the L0 loss for jumprelu, and of the L1 loss for standard and gated.
 
 The inference model is saved to FOLDER, loaded again and evaluated on `test`, with sums in f64: explained variance is one
-minus the sum of squared errors over the sum of squared distances from the mean, `l0` the mean number of active latents, and
-`dead` the fraction of latents that never fire. `seconds` is the time of `fit`; with `--repeat`, the minimum of several runs
-from the same seed. Measure on an idle machine: if another program needs a core, two torch threads take many times as long,
-and `--threads 1` is steadier.
+minus the sum of squared errors over the sum of squared distances from the mean, `l0` the mean number of active latents,
+and `dead` the fraction of latents that never fire. `seconds` is the time of `fit`; with `--repeat`, the minimum of
+several runs from the same seed. Measure on an idle machine: if another program needs a core, two torch threads take
+many times as long, and `--threads 1` is steadier.
 """
 
 import argparse

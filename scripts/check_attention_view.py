@@ -162,7 +162,7 @@ def check_one(browser, page, shots, expect):
     browser.point(view.element(".says"))
     expect("moving away shows the chosen token again", view.says(), chosen[0])
     browser.point(view.element(".reverse"), click=True)
-    expect("the reverse direction", "is attended to by" in view.says(), True)
+    expect("a button shows the reverse direction", "is attended to by" in view.says(), True)
     browser.point(view.element(".own"), click=True)
     view.focus(".token")
     browser.picture(shots / f"{name}-reverse.png")

@@ -4,9 +4,9 @@
     python scripts/check_graph_page.py graph.html --program target/release/hooklens --shots shots
 
 With --program, a page with 1,000 nodes and 20,000 links is also created. On this page, responding to a key, a slider or
-the mouse may take at most --most milliseconds of the thread's own CPU time on average. The
-time from each event to the frame that draws the response is also printed. Needs `chromium` and `chromedriver`, and
-nothing from pip. The exit code is 0 if every check passes.
+the mouse may take at most --most milliseconds of the main thread's CPU time on average. The time from each event to the
+frame that draws the response is also printed. Needs `chromium` and `chromedriver`, and nothing from pip. The exit code
+is 0 if every check passes.
 """
 
 import argparse
@@ -112,7 +112,7 @@ def check(browser, page, shots, expect):
     browser.run("document.getElementById('grid').focus()")
     before = browser.run(theme)
     browser.press("d")
-    expect("d changes dark and light", browser.run(theme) != before, True)
+    expect("d switches between dark and light", browser.run(theme) != before, True)
     browser.picture(shots / f"{name}-other.png")
     browser.press("d")
     pinned = "return document.querySelectorAll('#diagram .item').length"
@@ -126,7 +126,7 @@ def check(browser, page, shots, expect):
     expect("z undoes", browser.run(pinned), first)
     whole = counts(browser)
     browser.run("const i = document.getElementById('influence'); i.value = 0.4; i.dispatchEvent(new Event('input', {bubbles: true}))")
-    expect("the slider leaves nodes out", counts(browser) != whole, True)
+    expect("the slider hides nodes", counts(browser) != whole, True)
     browser.run("const i = document.getElementById('influence'); i.value = 1; i.dispatchEvent(new Event('input', {bubbles: true}))")
     expect("and shows them again", counts(browser), whole)
     browser.press("?")

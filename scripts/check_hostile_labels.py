@@ -1,4 +1,4 @@
-"""Opens pages whose tokens and labels contain markup in Chromium, and fails if any of it runs or becomes an element.
+"""Opens pages in Chromium whose tokens and labels contain markup, and fails if any of it runs or becomes an element.
 
     python scripts/check_hostile_labels.py --program target/release/hooklens --model FOLDER
 
@@ -55,7 +55,7 @@ def pages(folder):
 
 
 def holds(browser):
-    """Whether no label has become a script or an element of the page, also after its widgets have been used."""
+    """Whether no label has become a script or an element of the page, even after its widgets have been used."""
     browser.run(
         "[...document.querySelectorAll('button, [tabindex], summary, rect, td')].slice(0, 300).forEach("
         "one => one.dispatchEvent(new MouseEvent('mouseover', {bubbles: true})))"
@@ -79,7 +79,7 @@ try:
             browser.open(f"{work}/{name}")
             safe = holds(browser)
             failed |= not safe
-            print(f"{name}: {'ok' if safe else 'markup of a label is part of the page'}")
+            print(f"{name}: {'ok' if safe else 'markup from a label became part of the page'}")
         browser.call("DELETE", "")
 finally:
     driver.kill()

@@ -23,4 +23,4 @@ cd "$work"
 installed/bin/hooklens dump --model embedded:induction --prompt "red fox blue red" --hooks "*hook_pattern" --out patterns.safetensors
 installed/bin/hooklens doctor
 installed/bin/hooklens man --out man >/dev/null
-echo "packages: ok, hooklens has $(stat -c %s "$target/package/hooklens-$version.crate") bytes"
+echo "packages: ok, hooklens is $(stat -c %s "$target/package/hooklens-$version.crate") bytes"

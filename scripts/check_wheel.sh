@@ -11,10 +11,10 @@ trap 'rm -rf "$work"' EXIT
 "$python" -m pip install --quiet --retries 10 "maturin>=1.9,<2" pytest mypy einops pandas pandas-stubs duckdb polars \
   pyarrow datasets
 PATH="$(dirname "$python"):$PATH" scripts/build_wheel.sh "$work/wheels"
-# The wheel may have at most 40 MB.
+# The wheel may be at most 40 MB.
 size="$(wc -c <"$(echo "$work"/wheels/*.whl)")"
 if [ "$size" -gt 40000000 ]; then
-  echo "the wheel has $size bytes, more than 40000000" >&2
+  echo "the wheel is $size bytes; the limit is 40000000" >&2
   exit 1
 fi
 # In a fresh environment, the wheel must install and run with NumPy as its only dependency.
@@ -26,7 +26,7 @@ fi
 cd bindings/python
 HOOKLENS_PROGRAM="$work/fresh/bin/hooklens" "$python" -m pytest -q -p no:cacheprovider
 "$python" -m mypy --cache-dir "$work/mypy"
-# The stubs in the repository must be those that the native module describes.
+# The stubs in the repository must equal those generated from the native module.
 PATH="$(dirname "$python"):$PATH" maturin generate-stubs --profile release --features stubs --out "$work/stubs" --quiet
 diff "$work/stubs/hooklens/_native.pyi" py_src/hooklens/_native.pyi
 echo "wheel: ok, $(basename "$work"/wheels/*.whl), $size bytes"

@@ -98,7 +98,7 @@ def write(shape, dtype, folder):
 
 
 class Peer:
-    """The same model in plain eager PyTorch, with a KV cache that grows like that of Hugging Face."""
+    """The same model in plain eager PyTorch, with a KV cache that grows like Hugging Face's."""
 
     def __init__(self, shape, dtype, folder, device):
         self.shape, self.device = shape, device

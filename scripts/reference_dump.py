@@ -5,8 +5,8 @@
     hooklens parity --model MODEL --reference reference.safetensors
 
 MODEL is a folder or a hub id of a decoder, an encoder or an encoder-decoder. The file contains the tokens, the residual
-stream before each layer, the attention patterns and the logits, in f32, under hooklens's names. Several prompts are
-padded.
+stream before each layer, the attention patterns and the logits, in f32, under hooklens's names. If there are
+several prompts, they are padded.
 """
 
 import argparse

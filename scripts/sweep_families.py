@@ -1,13 +1,13 @@
-"""Compares hooklens with every causal and sequence-to-sequence model of the installed transformers, in tiny random versions.
+"""Compares hooklens with tiny random versions of every causal and sequence-to-sequence model in transformers.
 
     pip install torch transformers safetensors
     python scripts/sweep_families.py target/release/hooklens                 # one line per model: equal, refused, different
     python scripts/sweep_families.py target/release/hooklens --vary 300      # random settings for the equal ones
 
-Each model is built from its configuration class with small sizes, gets random weights (including norms and biases), and is
-saved. Then `hooklens parity` compares its logits. `refused` is followed by the reason why hooklens does not load the model,
-and `not built` means that transformers itself can't build the model at such a size. The exit code is 1 if any model is
-different. `--json FILE` saves the outcomes.
+Each model is built from its configuration class with small sizes, gets random weights (including norms and biases), and
+is saved. Then `hooklens parity` compares its logits. `refused` is followed by the reason why hooklens does not load the
+model, and `not built` means that the installed transformers itself can't build the model at such a size. The exit code
+is 1 if any model is different. `--json FILE` saves the outcomes.
 """
 
 import argparse
@@ -131,7 +131,7 @@ def tiny_fields(kind):
     for name, part in (getattr(kind, "sub_configs", None) or {}).items():
         if name in known and (part := type(getattr(own, name, None))) and hasattr(part, "model_type"):
             fields[name] = tiny_fields(part)
-    # If the family shares keys between heads, so does the small model.
+    # Grouped queries only in families whose default configuration sets a number of key-value heads.
     if held(own, "num_key_value_heads", 0) is None:
         fields.pop("num_key_value_heads", None)
     # Settings that disable a feature are kept.

@@ -27,7 +27,7 @@ def rows(folder):
             return struct.unpack(f"<{len(tensor(name)) // 8}q", tensor(name))
 
         offsets, tokens = integers("row_offsets"), integers("tokens")
-        # Points with one entry per token.
+        # Hook points with one entry per token.
         others = {"tokens", "row_offsets", "prompt_numbers", "__metadata__"} | {name for name in header if f"{name}.shapes" in header}
         points = [name for name in header if name not in others and header[name]["shape"][0] == len(tokens)]
         values = {name: tensor(name) for name in points}
@@ -44,8 +44,8 @@ def rows(folder):
 
 def main():
     whole, other = rows(sys.argv[1]), rows(sys.argv[2])
-    assert list(sorted(whole)) == list(range(len(whole))), "numbers are missing"
-    assert len(sys.argv) < 4 or len(whole) == int(sys.argv[3]), f"there are {len(whole)} prompts"
+    assert list(sorted(whole)) == list(range(len(whole))), "prompt numbers are missing"
+    assert len(sys.argv) < 4 or len(whole) == int(sys.argv[3]), f"there are {len(whole)} prompts, not {sys.argv[3]}"
     differ = [number for number in {**whole, **other} if whole.get(number) != other.get(number)]
     assert not differ, f"{len(differ)} of {len(whole)} prompts differ, the first is {min(differ)}"
     print(f"{len(whole)} prompts have the same values")

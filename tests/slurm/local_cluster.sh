@@ -1,6 +1,7 @@
-# Starts a real Slurm with one node and `slots` processors (default: all of the machine's), in a new folder, `work`. To
-# be sourced, as root on a machine with Debian's `slurm-wlm` and `munge`. When the script ends, all that was started is
-# stopped, and replaced files are restored. Exits with code 3 if Slurm does not start.
+# Starts a real Slurm cluster with one node and `slots` processors (default: all of the machine's), in a new folder,
+# `work`. Source it as root on a machine with Debian's `slurm-wlm` and `munge`. When the sourcing script ends,
+# everything that was started is stopped, and a replaced slurm.conf is restored. Exits with code 3 if Slurm does not
+# start.
 work="$(mktemp -d)"
 chmod 755 "$work"
 host="$(hostname -s)"
