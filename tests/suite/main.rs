@@ -11,6 +11,7 @@ mod attn_experts;
 mod attribution;
 mod backward_rules;
 mod belonging;
+mod bf16_products;
 mod cache;
 mod cache_laws;
 mod cache_systems;

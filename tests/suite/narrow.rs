@@ -14,7 +14,7 @@ use crate::support::{assert_close, device, fixtures_with, log_probs, skipped};
 use hooklens_model::config::Settings;
 
 /// A fixture's folder with its weights rounded to this dtype.
-fn rounded(case: &str, dtype: DType) -> Option<tempfile::TempDir> {
+pub(crate) fn rounded(case: &str, dtype: DType) -> Option<tempfile::TempDir> {
     let bytes = fs::read(fixture(case).join("model.safetensors")).ok()?;
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(fixture(case)).unwrap() {
@@ -46,7 +46,7 @@ fn both(folder: &Path, options: LoadOptions) -> [HookedTransformer; 2] {
 }
 
 /// Whether 16-bit weights are kept on the tests' device.
-fn kept_here() -> bool {
+pub(crate) fn kept_here() -> bool {
     let kept = device() == Device::flex()
         || std::env::var(hooklens_model::device::DEVICE_VARIABLE).as_deref() == Ok("libtorch");
     if !kept {

@@ -75,8 +75,9 @@ impl Model {
         match dtype {
             None => {}
             Some("q8") => options = options.quantize_activations(),
+            Some("bf16-products") => options = options.bf16_products(),
             Some(dtype) => {
-                let wrong = |error: String| PyValueError::new_err(format!("{error}, or q8"));
+                let wrong = |error: String| PyValueError::new_err(format!("{error}, or q8, or bf16-products"));
                 options = options.dtype(dtype.parse().map_err(wrong)?);
             }
         }

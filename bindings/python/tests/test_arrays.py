@@ -117,6 +117,10 @@ def test_activations_are_rounded_as_in_llama_cpp():
     exact = HookedTransformer.from_pretrained_no_processing(path)([[1, 2, 3]])
     rounded = HookedTransformer.from_pretrained_no_processing(path, dtype="q8")([[1, 2, 3]])
     assert 0 < np.abs(exact - rounded).max() < 0.1 * np.abs(exact).max()
-    for name, dtype, words in [(path, "q4", "or q8"), ("embedded:ioi", "q8", "block-quantized")]:
+    for name, dtype, words in [
+        (path, "q4", "or q8, or bf16-products"),
+        ("embedded:ioi", "q8", "block-quantized"),
+        ("embedded:ioi", "bf16-products", "without bf16 weights"),
+    ]:
         with pytest.raises(Exception, match=words):
             HookedTransformer.from_pretrained_no_processing(name, dtype=dtype)

@@ -202,7 +202,7 @@ pub(super) fn other_kind(command: &str, family: &str, kind: &str) -> Failure {
 
 /// Prints the parts of the load report that a user should know about: ignored settings, tensors widened to a larger
 /// dtype, and unused tensors.
-fn note_report(report: &LoadReport) {
+pub(super) fn note_report(report: &LoadReport) {
     const SHOWN: usize = 5;
     for setting in &report.ignored {
         note(format!("ignored: {setting}"));

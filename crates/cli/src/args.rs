@@ -32,8 +32,8 @@ pub(super) struct NameArg {
 #[derive(Debug, Args)]
 pub(super) struct DtypeArg {
     /// Element type to store the weights and compute in: f32, bf16, f16 or f64 (default: compute in f32 and keep the
-    /// weights as stored); or q8, to keep quantized weights as stored and round their inputs to 8 bits, as llama.cpp
-    /// does
+    /// weights as stored); q8, to keep quantized weights as stored and round their inputs to 8 bits, as llama.cpp does;
+    /// or bf16-products, to keep bf16 weights as stored and round their inputs to bf16
     #[arg(long, value_name = "TYPE")]
     pub(super) dtype: Option<ComputeType>,
 }
@@ -118,6 +118,7 @@ impl ModelArg {
             None => options,
             Some(ComputeType::Float(dtype)) => options.dtype(dtype),
             Some(ComputeType::Q8) => options.quantize_activations(),
+            Some(ComputeType::Bf16Products) => options.bf16_products(),
         };
         let bar = LoadingBar::default();
         let options = options.progress(move |done, total| bar.tell(done, total));
@@ -184,6 +185,8 @@ pub(super) enum ComputeType {
     Float(DType),
     /// `f32`, with the inputs of quantized weights rounded to 8 bits.
     Q8,
+    /// `f32`, with the inputs of `bf16` weights rounded to `bf16`.
+    Bf16Products,
 }
 
 impl fmt::Display for ComputeType {
@@ -191,6 +194,7 @@ impl fmt::Display for ComputeType {
         match self {
             Self::Float(dtype) => dtype.fmt(f),
             Self::Q8 => f.write_str("q8"),
+            Self::Bf16Products => f.write_str("bf16-products"),
         }
     }
 }
@@ -201,7 +205,8 @@ impl FromStr for ComputeType {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "q8" => Ok(Self::Q8),
-            _ => text.parse().map(Self::Float).map_err(|error| format!("{error}, or q8")),
+            "bf16-products" => Ok(Self::Bf16Products),
+            _ => text.parse().map(Self::Float).map_err(|error| format!("{error}, or q8, or bf16-products")),
         }
     }
 }

@@ -72,8 +72,8 @@ pub(super) struct DumpArgs {
     #[arg(long)]
     tables: bool,
     /// Element type to store the weights and compute in: f32, bf16, f16 or f64 (default: compute in f32 and keep the
-    /// weights as stored); or q8, to keep quantized weights as stored and round their inputs to 8 bits, as llama.cpp
-    /// does
+    /// weights as stored); q8, to keep quantized weights as stored and round their inputs to 8 bits, as llama.cpp does;
+    /// or bf16-products, to keep bf16 weights as stored and round their inputs to bf16
     #[arg(long, value_name = "TYPE")]
     compute_dtype: Option<ComputeType>,
     #[command(flatten)]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
+use super::any_model::note_report;
 use super::args::{DtypeArg, ModelArg, ProcessArg};
 use super::json_result::{ModelId, print_result};
 use super::terminal::stdout;
@@ -46,6 +47,7 @@ pub(super) fn run(args: &ParityArgs) -> CliResult {
     }
     let options = args.model.processed(args.dtype.dtype, args.process)?;
     let report = compare(&args.model.model, options, &args.reference)?;
+    note_report(&report.load_report);
     let beyond = report.first_beyond(args.tolerance);
     let mut out = stdout();
     if args.json {

@@ -33,7 +33,7 @@ use hooklens_model::driver::{ForwardOptions, HookedModel};
 use hooklens_model::encoder::{EncoderInput, HookedEncoder};
 use hooklens_model::encoder_decoder::HookedEncoderDecoder;
 use hooklens_model::error::{InputError, LoadError, Result};
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{HookedTransformer, LoadReport, ModelWeights};
 use reference::Reference;
 
 /// Difference between one of the model's tensors and the reference's.
@@ -76,14 +76,16 @@ impl Comparison {
 ///     Comparison { name: name.into(), shape: vec![2], largest: 1.0, difference }
 /// };
 /// let compared = vec![one("hook_embed", 0.0), one("resid", 0.1), one("logits", 0.2)];
-/// let report = ParityReport { compared };
+/// let report = ParityReport { compared, ..ParityReport::default() };
 /// assert_eq!(report.first_beyond(0.05).map(|first| first.name.as_str()), Some("resid")); // where they diverge
 /// assert_eq!(report.worst().map(|worst| worst.name.as_str()), Some("logits"));
 /// ```
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ParityReport {
     /// All compared tensors in firing order, with the logits last.
     pub compared: Vec<Comparison>,
+    /// How the model was loaded, such as with rounded inputs.
+    pub load_report: LoadReport,
 }
 
 impl ParityReport {
@@ -91,7 +93,7 @@ impl ParityReport {
     ///
     /// ```
     /// use hooklens_cli::parity_check::ParityReport;
-    /// assert!(ParityReport { compared: vec![] }.worst().is_none());
+    /// assert!(ParityReport::default().worst().is_none());
     /// ```
     pub fn worst(&self) -> Option<&Comparison> {
         self.compared.iter().max_by(|a, b| a.relative().total_cmp(&b.relative()))
@@ -103,7 +105,7 @@ impl ParityReport {
     /// ```
     /// use hooklens_cli::parity_check::{Comparison, ParityReport};
     /// let off = Comparison { name: "logits".into(), shape: vec![3], largest: 4.0, difference: 1.0 };
-    /// let report = ParityReport { compared: vec![off] };
+    /// let report = ParityReport { compared: vec![off], ..ParityReport::default() };
     /// assert!(report.first_beyond(0.2).is_some() && report.first_beyond(0.3).is_none());
     /// ```
     pub fn first_beyond(&self, tolerance: f32) -> Option<&Comparison> {
@@ -152,7 +154,7 @@ pub fn compare(model: impl AsRef<str>, options: LoadOptions, reference: impl AsR
             let model = HookedTransformer::from_pretrained_with(name, options)?;
             let record = record(model.catalog(), &points)?;
             let output = model.run(&tokens, ForwardOptions::new().record(record))?;
-            compared(&reference, &output.cache, output.logits)
+            compared(&reference, &output.cache, output.logits, model.load_report())
         }
         ModelConfig::Encoder(..) => {
             let model = HookedEncoder::from_pretrained_with(name, options)?;
@@ -163,14 +165,14 @@ pub fn compare(model: impl AsRef<str>, options: LoadOptions, reference: impl AsR
                 None => input,
             };
             let output = model.run(input, ForwardOptions::new().record(record))?;
-            compared(&reference, &output.cache, output.logits)
+            compared(&reference, &output.cache, output.logits, model.load_report())
         }
         ModelConfig::EncoderDecoder(_) => {
             let model = HookedEncoderDecoder::from_pretrained_with(name, options)?;
             let record = record(model.catalog(), &points)?;
             let written = reference.tokens("decoder_tokens", "decoder_attention_mask")?;
             let output = model.run((&tokens, &written), ForwardOptions::new().record(record))?;
-            compared(&reference, &output.cache, output.logits)
+            compared(&reference, &output.cache, output.logits, model.load_report())
         }
     }
 }
@@ -183,7 +185,12 @@ fn record(catalog: &Catalog, points: &[String]) -> Result<Record> {
     Ok(if points.is_empty() { Record::default() } else { Record::new(points.to_vec()) })
 }
 
-fn compared(reference: &Reference, cache: &ActivationCache, logits: Option<Tensor<3>>) -> Result<ParityReport> {
+fn compared(
+    reference: &Reference,
+    cache: &ActivationCache,
+    logits: Option<Tensor<3>>,
+    load_report: &LoadReport,
+) -> Result<ParityReport> {
     let mut compared = Vec::new();
     for (name, given) in cache.iter() {
         compared.push(reference.compare(name, &given.to_ndarray()?, cache.axes(name)?)?);
@@ -197,7 +204,7 @@ fn compared(reference: &Reference, cache: &ActivationCache, logits: Option<Tenso
         let reason = "it contains neither `logits` nor a hook point".to_string();
         return Err(LoadError::Reference { path: reference.path.clone(), reason }.into());
     }
-    Ok(ParityReport { compared })
+    Ok(ParityReport { compared, load_report: load_report.clone() })
 }
 
 /// Largest difference and largest expected magnitude, over the elements selected by `counts`.

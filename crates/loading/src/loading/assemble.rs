@@ -9,7 +9,7 @@ use hooklens_hooks::DType;
 use hooklens_kernels::packed::Order;
 
 use super::adapter::Adapter;
-use super::options::Progress;
+use super::options::{InputRounding, Progress};
 use crate::weight_files::{Layout, RawTensors, StoredTensor, TensorInfo, WeightFiles, WeightTable};
 use hooklens_model::config::{
     ActivationFn, Experts, Latent, Layers, NormDetails, NormKind, PerLayerInputs, QkNorm, Settings, SharedExpert,
@@ -38,6 +38,8 @@ pub(super) struct Assembler<'a> {
     /// Whether block-quantized matrices stay quantized.
     blocks: bool,
     /// Whether products with block-quantized matrices round their inputs to 8 bits.
+    rounding: Option<InputRounding>,
+    /// Whether products with any weight read so far round their inputs.
     rounds_inputs: bool,
     placement: &'a Placement,
     /// Device for the weights being read now.
@@ -101,6 +103,7 @@ impl<'a> Assembler<'a> {
             borrow,
             narrow: false,
             blocks: false,
+            rounding: None,
             rounds_inputs: false,
             placement,
             device: placement.first(),
@@ -124,10 +127,15 @@ impl<'a> Assembler<'a> {
         self
     }
 
-    /// Sets whether products with block-quantized matrices round their inputs to 8 bits.
-    pub(super) fn rounding_inputs(&mut self, rounds: bool) -> &mut Self {
-        self.rounds_inputs = rounds;
+    /// Sets how products round their inputs.
+    pub(super) fn rounding_inputs(&mut self, rounding: Option<InputRounding>) -> &mut Self {
+        self.rounding = rounding;
         self
+    }
+
+    /// Whether products with any weight read so far round their inputs.
+    pub(super) fn round_inputs(&self) -> bool {
+        self.rounds_inputs
     }
 
     /// Reports progress for each tensor read.
@@ -327,7 +335,10 @@ impl<'a> Assembler<'a> {
                 }
                 let bias = self.vector("unembed.b_U", shape[1])?;
                 Ok(match tokens {
-                    Weight::Plain(tokens) => Linear::new(tokens.clone().to_device(self.device).transpose(), bias),
+                    Weight::Plain(tokens) => {
+                        let weight = self.unquantized(tokens.clone().to_device(self.device).transpose());
+                        Linear::of(weight, bias, self.device)
+                    }
                     packed => Linear::of(packed.clone(), bias, self.device),
                 })
             }
@@ -452,13 +463,25 @@ impl<'a> Assembler<'a> {
         });
         let weight = match packed {
             Some(packed) => Weight::Packed(packed),
-            None => Weight::Plain(self.matrix(weight, shape)?),
+            None => {
+                let matrix = self.matrix(weight, shape)?;
+                self.unquantized(matrix)
+            }
         };
         let bias = match (self.vector(bias, shape[1])?, added) {
             (Some(bias), Some(added)) => Some(bias + added),
             (bias, added) => bias.or(added),
         };
         Ok(Linear::of(weight, bias, self.device))
+    }
+
+    /// The weight of a linear layer that is not quantized.
+    fn unquantized(&mut self, matrix: Tensor<2>) -> Weight {
+        if self.rounding != Some(InputRounding::Bf16) || matrix.dtype() != DType::BF16.burn() {
+            return Weight::Plain(matrix);
+        }
+        self.rounds_inputs = true;
+        Weight::RoundingInputs(matrix)
     }
 
     /// Bias that an adapter adds to a linear layer. The base layer may have no bias.
@@ -514,7 +537,11 @@ impl<'a> Assembler<'a> {
         self.copied += packed.as_ref().filter(|_| lent.size() == 0).map_or(0, PackedMatrix::size);
         self.pages.extend(lent);
         self.in_blocks.extend(packed.is_some().then(|| name.to_string()));
-        Ok(if self.rounds_inputs { packed.map(PackedMatrix::rounding_inputs) } else { packed })
+        if self.rounding != Some(InputRounding::EightBits) {
+            return Ok(packed);
+        }
+        self.rounds_inputs |= packed.is_some();
+        Ok(packed.map(PackedMatrix::rounding_inputs))
     }
 
     pub(super) fn norm(&mut self, name: &str, kind: NormKind, width: usize, eps: f64) -> Result<Norm, LoadError> {

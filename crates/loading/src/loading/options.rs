@@ -30,11 +30,50 @@ pub struct LoadOptions {
     pub(crate) memory: Option<u64>,
     pub(crate) progress: Option<Progress>,
     trainable: bool,
-    pub(crate) quantizes_activations: bool,
+    quantizes_activations: bool,
+    bf16_products: bool,
 }
 
-/// Name of the option [`LoadOptions::quantize_activations`] in error messages.
-pub(crate) const QUANTIZED_ACTIVATIONS: &str = "quantize_activations";
+/// How the inputs of products are rounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InputRounding {
+    /// To 8 bits, for products with block-quantized weights.
+    EightBits,
+    /// To `bf16`, for products with `bf16` weights.
+    Bf16,
+}
+
+impl InputRounding {
+    /// Name of the option in error messages.
+    pub(crate) fn option(self) -> &'static str {
+        match self {
+            InputRounding::EightBits => "quantize_activations",
+            InputRounding::Bf16 => "bf16_products",
+        }
+    }
+
+    /// The error for models without weights whose products could round their inputs.
+    pub(crate) fn not_applicable(self) -> InputError {
+        let model = match self {
+            InputRounding::EightBits => "a model without block-quantized weights",
+            InputRounding::Bf16 => "a model without bf16 weights",
+        };
+        InputError::NoSuchOption { option: self.option(), model }
+    }
+
+    /// The note for the load report.
+    pub(crate) fn note(self) -> &'static str {
+        match self {
+            InputRounding::EightBits => {
+                "the inputs of products with quantized weights are rounded to 8 bits, as in llama.cpp; gradients are \
+                 those of the exact products"
+            }
+            InputRounding::Bf16 => {
+                "the inputs of products with bf16 weights are rounded to bf16; gradients are those of the exact products"
+            }
+        }
+    }
+}
 
 /// Callback for loading progress.
 #[derive(Clone)]
@@ -65,6 +104,7 @@ impl Default for LoadOptions {
             progress: None,
             trainable: false,
             quantizes_activations: false,
+            bf16_products: false,
         }
     }
 }
@@ -279,17 +319,56 @@ impl LoadOptions {
         self
     }
 
-    /// Fails if activations should be quantized but weights would not stay quantized. `narrow` says whether the devices
-    /// and the element type allow quantized weights.
-    pub(crate) fn check_quantized_activations(&self, narrow: bool) -> Result<()> {
-        let conflict = |with, reason| Err(InputError::Conflict { option: QUANTIZED_ACTIVATIONS, with, reason }.into());
+    /// Rounds the inputs of products with `bf16` weights to `bf16`, so that the products can use the CPU's `bf16`
+    /// instructions (AVX-512 BF16), which are faster. Sums, and everything else, are computed in `f32`, unlike with
+    /// [`LoadOptions::dtype`]. By default, inputs are not rounded. Gradients are computed with the exact products, and a
+    /// weight that is replaced by one in `f32` is multiplied exactly.
+    ///
+    /// `hooklens parity --dtype bf16-products` measures the difference from a reference.
+    ///
+    /// # Errors
+    /// Loading fails with [`InputError::Conflict`] or [`InputError::NoSuchOption`] unless the model is a decoder with
+    /// `bf16` weights that stay as stored: on the CPU, without `dtype`, `process`, `trainable` or
+    /// [`LoadOptions::quantize_activations`].
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let options = LoadOptions::new().bf16_products();
+    /// let refused = HookedTransformer::from_pretrained_with("embedded:ioi", options).unwrap_err();
+    /// assert!(refused.to_string().contains("a model without bf16 weights"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn bf16_products(mut self) -> Self {
+        self.bf16_products = true;
+        self
+    }
+
+    /// How the inputs of products are rounded; `None` if they are not.
+    fn rounding(&self) -> Option<InputRounding> {
+        match (self.quantizes_activations, self.bf16_products) {
+            (true, _) => Some(InputRounding::EightBits),
+            (false, true) => Some(InputRounding::Bf16),
+            (false, false) => None,
+        }
+    }
+
+    /// How the inputs of products are rounded. Fails if they should be rounded but weights would not stay as stored.
+    /// `narrow` says whether the devices and the element type allow weights to stay as stored.
+    pub(crate) fn checked_rounding(&self, narrow: bool) -> Result<Option<InputRounding>> {
+        let Some(rounding) = self.rounding() else { return Ok(None) };
+        let conflict = |with, reason| Err(InputError::Conflict { option: rounding.option(), with, reason }.into());
         match self {
-            _ if !self.quantizes_activations => Ok(()),
+            Self { bf16_products: true, quantizes_activations: true, .. } => {
+                conflict(InputRounding::Bf16.option(), "inputs are rounded in one way only")
+            }
             Self { dtype: Some(_), .. } => conflict("dtype", "it requires f32 arithmetic; leave `dtype` out"),
-            Self { trainable: true, .. } => conflict("trainable", "trainable weights are dequantized"),
-            _ if !processing::is_none(&self.processing) => conflict("process", "processed weights are dequantized"),
-            _ if !narrow => conflict("device", "only the CPU multiplies quantized weights"),
-            _ => Ok(()),
+            Self { trainable: true, .. } => conflict("trainable", "trainable weights are converted to f32"),
+            _ if !processing::is_none(&self.processing) => {
+                conflict("process", "processed weights are converted to f32")
+            }
+            _ if !narrow => conflict("device", "only the CPU multiplies weights as they are stored"),
+            _ => Ok(Some(rounding)),
         }
     }
 
@@ -318,8 +397,8 @@ impl LoadOptions {
 
     /// Fails if the options process weights or spread blocks over devices, which only decoders support.
     pub(crate) fn check_plain(&self, kind: &'static str) -> Result<()> {
-        if self.quantizes_activations {
-            return Err(InputError::NoSuchOption { option: QUANTIZED_ACTIVATIONS, model: kind }.into());
+        if let Some(rounding) = self.rounding() {
+            return Err(InputError::NoSuchOption { option: rounding.option(), model: kind }.into());
         }
         if !processing::is_none(&self.processing) {
             return Err(ProcessingError::Kind { kind }.into());

@@ -9,7 +9,7 @@ use super::adapter::Adapter;
 use super::assemble::Assembler;
 use super::bos_habit;
 use super::ends::{beginning, ends, without_ends};
-use super::options::{LoadOptions, QUANTIZED_ACTIVATIONS};
+use super::options::LoadOptions;
 use crate::embedded;
 use crate::families::{self, Described};
 use crate::gguf::{self, GgufModel};
@@ -22,7 +22,7 @@ use hooklens_model::encoder::{
     EncoderConfig, HookedEncoder, LoadedEncoder, OutputHeads, SentenceEmbedding, sentence_embedding_of,
 };
 use hooklens_model::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder, LoadedEncoderDecoder};
-use hooklens_model::error::{ConfigError, InputError, LoadError, Result, load_errors};
+use hooklens_model::error::{ConfigError, LoadError, Result, load_errors};
 use hooklens_model::model::LoadReport;
 use hooklens_model::model::{HookedTransformer, LoadedDecoder, Paging, placed};
 use hooklens_model::processing;
@@ -78,24 +78,20 @@ impl FromPretrained for HookedTransformer {
         let borrow = processing::is_none(&options.processing);
         let placement = options.placement()?;
         let narrow = options.keeps_narrow(&placement);
-        options.check_quantized_activations(narrow)?;
+        let rounding = options.checked_rounding(narrow)?;
         let blocks = narrow && processing::is_none(&options.processing);
-        let ((weights, paging), mut report) = parts.read(name.as_ref(), &options, (&placement, borrow), |files| {
-            let files = files.keeping(narrow, blocks).rounding_inputs(options.quantizes_activations);
-            let weights = files.weights(config)?;
-            Ok((weights, files.paging(options.memory)?))
-        })?;
+        let ((weights, paging, rounded), mut report) =
+            parts.read(name.as_ref(), &options, (&placement, borrow), |files| {
+                let files = files.keeping(narrow, blocks).rounding_inputs(rounding);
+                let weights = files.weights(config)?;
+                Ok((weights, files.paging(options.memory)?, files.round_inputs()))
+            })?;
         report.read_each_time = paging.as_ref().map_or(0, Paging::read_each_time);
-        if options.quantizes_activations {
-            if report.in_blocks.is_empty() {
-                let model = "a model without block-quantized weights";
-                return Err(InputError::NoSuchOption { option: QUANTIZED_ACTIVATIONS, model }.into());
+        if let Some(rounding) = rounding {
+            if !rounded {
+                return Err(rounding.not_applicable().into());
             }
-            report.rounding.push(
-                "the inputs of products with quantized weights are rounded to 8 bits, as in llama.cpp; gradients are \
-                 those of the exact products"
-                    .into(),
-            );
+            report.rounding.push(rounding.note().into());
         }
         let config = TransformerConfig::clone(config);
         let model = Self::from(LoadedDecoder {

@@ -1,6 +1,8 @@
 //! Matrix products with a bias.
 
 use burn::tensor::{DType, Device, Tensor};
+use half::bf16;
+use hooklens_kernels::convert::{to_bf16, widen};
 use hooklens_kernels::gemm::{Product, gemm_each};
 use hooklens_kernels::matrix::Matrix;
 use hooklens_kernels::pairs::gemm_each_bf16;
@@ -21,6 +23,8 @@ pub(crate) type Map = (Weight, Option<Tensor<1>>);
 pub enum Weight {
     /// A tensor of `f32` or a 16-bit type, with any strides.
     Plain(Tensor<2>),
+    /// A tensor of `bf16`, with any strides, whose products round their inputs to `bf16`. Gradients ignore the rounding.
+    RoundingInputs(Tensor<2>),
     /// Quantized in blocks; each column of the weight is a row of blocks.
     Packed(PackedMatrix),
 }
@@ -29,7 +33,7 @@ impl Weight {
     /// Number of columns, `out`.
     fn width(&self) -> usize {
         match self {
-            Weight::Plain(weight) => weight.dims()[1],
+            Weight::Plain(weight) | Weight::RoundingInputs(weight) => weight.dims()[1],
             Weight::Packed(weight) => weight.view().cols(),
         }
     }
@@ -38,8 +42,21 @@ impl Weight {
     pub(crate) fn in_type(self, device: &Device, dtype: DType) -> Tensor<2> {
         match self {
             Weight::Plain(weight) if weight.dtype() == dtype => weight,
-            Weight::Plain(weight) => weight.cast(dtype),
+            Weight::Plain(weight) | Weight::RoundingInputs(weight) => weight.cast(dtype),
             Weight::Packed(weight) => weight.widened(device, dtype).transpose(),
+        }
+    }
+
+    /// An input `[row, in]`, rounded if products round their inputs.
+    pub(crate) fn input(&self, input: Tensor<2>) -> Tensor<2> {
+        match self {
+            Weight::Plain(_) => input,
+            Weight::RoundingInputs(_) => {
+                let plain = input.clone().detach();
+                let rounded = plain.clone().cast(DType::BF16).cast(plain.dtype());
+                if input.is_tracked() { input + (rounded - plain) } else { rounded }
+            }
+            Weight::Packed(weight) => weight.input(input),
         }
     }
 }
@@ -112,13 +129,18 @@ fn held_map((weight, bias): &Map) -> Option<(Held<'_>, Option<HostTensor>)> {
         None => None,
     };
     let weight = match weight {
-        Weight::Plain(weight) => Held::Plain(HostMatrix::of(weight)?),
+        Weight::Plain(weight) | Weight::RoundingInputs(weight) => Held::Plain(HostMatrix::of(weight)?),
         Weight::Packed(weight) => Held::Packed(weight),
     };
     Some((weight, bias))
 }
 
 fn plain<const N: usize>(input: &Tensor<2>, maps: &[Map; N]) -> Option<[Tensor<2>; N]> {
+    let rounding = maps.iter().filter(|(weight, _)| matches!(weight, Weight::RoundingInputs(_))).count();
+    if rounding != 0 && rounding != N {
+        let outputs = maps.iter().map(|map| plain(input, std::array::from_ref(map)).map(|[output]| output));
+        return outputs.collect::<Option<Vec<_>>>()?.try_into().ok();
+    }
     let [rows, d_in] = input.dims();
     let held: Vec<_> = maps.iter().map(held_map).collect::<Option<_>>()?;
     let x = HostMatrix::of(input)?;
@@ -130,13 +152,23 @@ fn plain<const N: usize>(input: &Tensor<2>, maps: &[Map; N]) -> Option<[Tensor<2
         products.push(Product { b: w.matrix(), bias, c: output.elements(), ldc: d_out });
     }
     // Products of bf16 inputs use the CPU's bf16 instructions if it has them.
-    let products = match x.matrix() {
-        Matrix::Bf16(x) => gemm_each_bf16(x, products),
-        _ => Err(products),
-    };
-    if let Err(products) = products {
-        let x = HostTensor::rows(input)?;
-        gemm_each(View2::new(x.elements(), 0, (rows, d_in), (x.stride(0), 1)), products);
+    if rounding > 0 {
+        let (x, mut rounded) = (HostTensor::whole(input)?, vec![bf16::ZERO; rows * d_in]);
+        to_bf16(x.run(), &mut rounded);
+        if let Err(products) = gemm_each_bf16(View2::row_major(&rounded, rows, d_in), products) {
+            let mut widened = vec![0.0; rounded.len()];
+            widen(&rounded, &mut widened);
+            gemm_each(View2::row_major(&widened, rows, d_in), products);
+        }
+    } else {
+        let products = match x.matrix() {
+            Matrix::Bf16(x) => gemm_each_bf16(x, products),
+            _ => Err(products),
+        };
+        if let Err(products) = products {
+            let x = HostTensor::rows(input)?;
+            gemm_each(View2::new(x.elements(), 0, (rows, d_in), (x.stride(0), 1)), products);
+        }
     }
     let mut widths = widths.into_iter();
     Some(outputs.map(|output| output.tensor([rows, widths.next().unwrap_or_default()])))

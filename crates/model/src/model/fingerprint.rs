@@ -18,7 +18,10 @@ impl HookedTransformer {
             Weight::Matrix(m) => hashed.add(&name, &m.dims(), m),
             Weight::Map(map) => match map.in_blocks() {
                 Some(packed) => hashed.add_blocks(&name, packed),
-                None => hashed.add(&name, &map.shape(), map.matrix()),
+                None => {
+                    let rounding = if map.rounds_to_bf16() { " rounding inputs" } else { "" };
+                    hashed.add(&format!("{name}{rounding}"), &map.shape(), map.matrix());
+                }
             },
             Weight::Tokens(embed) => match embed.in_blocks() {
                 Some(packed) => hashed.add_blocks(&name, packed),

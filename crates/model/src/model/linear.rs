@@ -60,6 +60,7 @@ impl Linear {
     fn kept(&self) -> cpu::Weight {
         match self.in_blocks() {
             Some(packed) => cpu::Weight::Packed(packed.clone()),
+            None if self.rounds_to_bf16() => cpu::Weight::RoundingInputs(self.weight.val()),
             None => cpu::Weight::Plain(self.weight.val()),
         }
     }
@@ -78,6 +79,16 @@ impl Linear {
     /// The weight's quantized blocks, if it is stored in blocks.
     pub(crate) fn in_blocks(&self) -> Option<&PackedMatrix> {
         self.blocks.of(&self.weight)
+    }
+
+    /// Whether products round their inputs to `bf16`.
+    pub(crate) fn rounds_to_bf16(&self) -> bool {
+        self.blocks.round_to_bf16(&self.weight)
+    }
+
+    /// Whether products round their inputs.
+    pub(crate) fn rounds_inputs(&self) -> bool {
+        self.in_blocks().map_or_else(|| self.rounds_to_bf16(), PackedMatrix::rounds_inputs)
     }
 
     /// Size of the stored weight in bytes.
@@ -121,11 +132,11 @@ impl Linear {
             // Prepare biases first, so that on a fusing backend nothing comes between the matrix product and the sum.
             let (device, dtype) = (input.device(), input.dtype());
             let held = maps.map(|(weight, bias)| {
-                let input = match &weight {
-                    cpu::Weight::Packed(packed) => packed.input(input.clone()),
-                    cpu::Weight::Plain(_) => input.clone(),
-                };
-                (input, weight.in_type(&device, dtype), bias.map(|bias| narrowed(bias, dtype).unsqueeze::<2>()))
+                (
+                    weight.input(input.clone()),
+                    weight.in_type(&device, dtype),
+                    bias.map(|bias| narrowed(bias, dtype).unsqueeze::<2>()),
+                )
             });
             held.map(|(input, weight, bias)| {
                 let output = input.matmul(weight);

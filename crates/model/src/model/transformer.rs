@@ -186,8 +186,8 @@ impl HookedTransformer {
     /// On a device with autodiff, the weights become parameters that collect gradients; on one without, they become
     /// plain tensors, which generate and record at full speed. Weights that stay on the same device are not copied.
     ///
-    /// Quantized weights are dequantized unless they stay where they are. If the model rounded activations
-    /// before products with these weights, it no longer does, and the result counts as a different model.
+    /// Quantized weights are dequantized unless they stay where they are. If the model rounded the inputs of
+    /// products, it no longer does unless the weights stay where they are, and the result counts as a different model.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -202,12 +202,13 @@ impl HookedTransformer {
     #[must_use]
     pub fn to_devices(mut self, devices: &[Device]) -> Self {
         let Some(placement) = Placement::over(devices) else { return self };
-        let as_made = self.identities.are_as_made(&self.weights.parts) && !self.weights.parts.rounds_inputs();
-        if self.weights.parts.any_blocks() {
+        let rounds_inputs = self.weights.parts.rounds_inputs();
+        let as_made = self.identities.are_as_made(&self.weights.parts) && !rounds_inputs;
+        if rounds_inputs || self.weights.parts.any_blocks() {
             if placement.devices().iter().all(|device| *device == self.device() && multiplies_narrow(device)) {
                 return self;
             }
-            if self.weights.parts.rounds_inputs() {
+            if rounds_inputs {
                 Arc::make_mut(&mut self.report).rounding.clear();
             }
             self.weights.parts = self.weights.parts.widened();

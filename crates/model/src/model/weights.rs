@@ -126,9 +126,9 @@ impl DecoderWeights {
         self.maps().any(|map| map.in_blocks().is_some()) || self.tables().any(|table| table.in_blocks().is_some())
     }
 
-    /// Whether products with any quantized weight round their inputs.
+    /// Whether products with any weight round their inputs.
     pub(crate) fn rounds_inputs(&self) -> bool {
-        self.maps().any(|map| map.in_blocks().is_some_and(PackedMatrix::rounds_inputs))
+        self.maps().any(Linear::rounds_inputs)
     }
 
     /// Dequantizes all weights.

@@ -284,7 +284,7 @@ impl HookedTransformer {
     ///
     /// # Errors
     /// [`ProcessingError::WouldChangeOutputs`] if a step requested by name would change this model's outputs, or if the
-    /// model rounds activations before products with quantized weights, which any step would dequantize.
+    /// model rounds the inputs of products, since any step would convert the weights to `f32`.
     pub fn processed(mut self, processing: &Processing) -> Result<Self> {
         if processing.is_none() {
             return Ok(self);
@@ -295,8 +295,8 @@ impl HookedTransformer {
         }
         let requested = Step::ALL.iter().find(|step| processing.steps[**step as usize] != Request::No);
         if let Some(step) = requested.filter(|_| self.weights.parts.rounds_inputs()) {
-            let reason = "it would dequantize the weights, so that activations would no longer be rounded to 8 bits; load \
-                          the model without rounding";
+            let reason = "it would convert the weights to f32, so that the inputs of products would no longer be rounded; \
+                          load the model without rounding";
             return Err(ProcessingError::WouldChangeOutputs { step: step.name(), reason }.into());
         }
         let as_made = self.identities.are_as_made(&self.weights.parts);
