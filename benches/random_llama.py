@@ -95,7 +95,7 @@ def write_gguf():
         "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.vocab_size": VOCABULARY, "tokenizer.ggml.model": "no_vocab",
     }  # fmt: skip
     if args.size == "gpt2":
-        of_llama = ("llama.rope", "llama.attention.head_count_kv", "llama.vocab_size", "llama.attention.layer_norm_rms")
+        of_llama = ("llama.rope", "llama.attention.head_count_kv", "llama.attention.layer_norm_rms")
         fields = {name.replace("llama.", "gpt2."): value for name, value in fields.items() if not name.startswith(of_llama)}
         fields |= {"general.architecture": "gpt2", "gpt2.context_length": 1024, "gpt2.attention.layer_norm_epsilon": 1e-5}
     infos, data, end = b"", [], 0
