@@ -49,10 +49,12 @@ pub trait RunOutput: Sized + private::Sealed {
 /// ```
 /// use hooklens::prelude::*;
 ///
-/// /// The mean attention that each head of a layer pays to the first position, `[head]`. fn on_first<M:
-/// HookedModel>(model: &M, input: M::Input, layer: usize) -> Result<Tensor<1>, hooklens::Error> { let pattern =
-/// model.record(input, hook::pattern(layer))?.get(hook::pattern(layer))?; // [batch, head, query, key] let heads =
-/// pattern.dims()[1]; Ok(pattern.narrow(3, 0, 1).mean_dim(2).mean_dim(0).reshape([heads])) }
+/// /// The mean attention that each head of a layer pays to the first position, `[head]`.
+/// fn on_first<M: HookedModel>(model: &M, input: M::Input, layer: usize) -> Result<Tensor<1>, hooklens::Error> {
+///     let pattern = model.record(input, hook::pattern(layer))?.get(hook::pattern(layer))?; // [batch, head, query, key]
+///     let heads = pattern.dims()[1];
+///     Ok(pattern.narrow(3, 0, 1).mean_dim(2).mean_dim(0).reshape([heads]))
+/// }
 ///
 /// let decoder = HookedTransformer::from_pretrained("embedded:induction")?;
 /// assert_eq!(on_first(&decoder, "red fox".into(), 0)?.dims(), [4]);
