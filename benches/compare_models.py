@@ -277,11 +277,11 @@ for number in range(args.rounds + 1):
         said = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
         for timing in said["timings"]:
             times.setdefault(timing["name"], []).append(timing["median_ms"])
+        missing = {name for work in peers.values() for name in work} - set(times)
+        if missing:
+            sys.exit(f"hooklens bench did not report {', '.join(sorted(missing))}; it reported {', '.join(times)}")
 
 for (device, dtype), times in ours.items():
-    missing = {name for work in peers.values() for name in work} - set(times)
-    if missing:
-        sys.exit(f"hooklens bench did not report {', '.join(sorted(missing))}; it reported {', '.join(times)}")
     where = f"hooklens on {device} ({dtype}), the others on {args.peers} ({args.peer_dtype})"
     print(f"median ms, {torch.get_num_threads()} threads, {where}")
     print(f"{'':38} {'hooklens':>10}" + "".join(f" {peer:>18} {'ratio':>6}" for peer in peers))

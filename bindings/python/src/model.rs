@@ -6,6 +6,7 @@ use hooklens::{
     Error, FromPretrained, HookedModel, HookedTransformer, LoadOptions, Processing, ProcessingError, SavePretrained,
     TransformerConfig, parse_device,
 };
+use hooklens_loading::loading::ComputeType;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -72,14 +73,9 @@ impl Model {
         adapter: Option<std::path::PathBuf>,
     ) -> PyResult<Self> {
         let mut options = LoadOptions::new().process(processing_of(processing)?);
-        match dtype {
-            None => {}
-            Some("q8") => options = options.quantize_activations(),
-            Some("bf16-products") => options = options.bf16_products(),
-            Some(dtype) => {
-                let wrong = |error: String| PyValueError::new_err(format!("{error}, or q8, or bf16-products"));
-                options = options.dtype(dtype.parse().map_err(wrong)?);
-            }
+        if let Some(dtype) = dtype {
+            let dtype: ComputeType = dtype.parse().map_err(PyValueError::new_err::<String>)?;
+            options = dtype.set(options);
         }
         if let Some(adapter) = adapter {
             options = options.adapter(adapter);

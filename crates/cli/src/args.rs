@@ -1,19 +1,17 @@
 //! Arguments shared by several commands.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::hash::Hash;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use burn::tensor::Device;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
-use hooklens_hooks::{DType, Positions};
+use hooklens_hooks::Positions;
 
 use super::loading_bar::LoadingBar;
 use super::{Failure, completions, size};
-use hooklens_loading::loading::{LoadOptions, sources};
+use hooklens_loading::loading::{ComputeType, LoadOptions, sources};
 use hooklens_model::device::{DEVICE_VARIABLE, parse_device};
 use hooklens_model::processing::Processing;
 
@@ -114,12 +112,7 @@ impl ModelArg {
     /// Options to load the model with.
     pub(super) fn options(&self, dtype: Option<ComputeType>) -> Result<LoadOptions, Failure> {
         let options = LoadOptions::new().devices(&devices(&self.device)?).mmap(!self.no_mmap);
-        let options = match dtype {
-            None => options,
-            Some(ComputeType::Float(dtype)) => options.dtype(dtype),
-            Some(ComputeType::Q8) => options.quantize_activations(),
-            Some(ComputeType::Bf16Products) => options.bf16_products(),
-        };
+        let options = dtype.into_iter().fold(options, |options, dtype| dtype.set(options));
         let bar = LoadingBar::default();
         let options = options.progress(move |done, total| bar.tell(done, total));
         let options = self.max_memory.into_iter().fold(options, LoadOptions::memory);
@@ -177,36 +170,4 @@ pub(super) fn given_twice<T: Hash + Eq>(values: &[T]) -> Option<&T> {
 
 pub(super) fn positions(text: &str) -> Result<Positions, String> {
     text.parse().map_err(|e: hooklens_hooks::HookError| e.to_string())
-}
-
-/// Number format of computations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ComputeType {
-    Float(DType),
-    /// `f32`, with the inputs of quantized weights rounded to 8 bits.
-    Q8,
-    /// `f32`, with the inputs of `bf16` weights rounded to `bf16`.
-    Bf16Products,
-}
-
-impl fmt::Display for ComputeType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Float(dtype) => dtype.fmt(f),
-            Self::Q8 => f.write_str("q8"),
-            Self::Bf16Products => f.write_str("bf16-products"),
-        }
-    }
-}
-
-impl FromStr for ComputeType {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "q8" => Ok(Self::Q8),
-            "bf16-products" => Ok(Self::Bf16Products),
-            _ => text.parse().map(Self::Float).map_err(|error| format!("{error}, or q8, or bf16-products")),
-        }
-    }
 }

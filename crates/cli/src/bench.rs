@@ -8,10 +8,11 @@ use serde_json::json;
 
 use super::CliResult;
 use super::any_model::AnyModel;
-use super::args::{ComputeType, DtypeArg, ModelArg};
+use super::args::{DtypeArg, ModelArg};
 use super::json_result::{ModelId, print_result};
 use super::terminal::{is_unread, stdout};
 use crate::benchmark::{BenchModel, Machine, Work, measure};
+use hooklens_loading::loading::ComputeType;
 use hooklens_model::device::in_main_memory;
 
 #[derive(Debug, Args)]

@@ -11,7 +11,7 @@ use indicatif::HumanDuration;
 use serde_json::{Map, Value, json};
 
 use super::any_model::{AnyModel, past_context};
-use super::args::{ComputeType, ModelArg, ProcessArg, TokenRows, positions, token_rows};
+use super::args::{ModelArg, ProcessArg, TokenRows, positions, token_rows};
 use super::findings::Findings;
 use super::given::{Given, GivenRows, row_of, to_join, unless_stopped};
 use super::json_result::{ModelId, print_result};
@@ -28,6 +28,7 @@ use hooklens_data::corpus::{Corpus, CorpusRows, Prompt, RowSource};
 use hooklens_data::dump::{Dump, DumpJob, DumpModel, DumpReport, Seen, SeenInStream, Shard, SplitByShard, is_whole};
 use hooklens_io::numerals::{bytes, grouped};
 use hooklens_io::object_stores::is_url;
+use hooklens_loading::loading::ComputeType;
 use hooklens_model::device::in_main_memory;
 use hooklens_model::driver::Logits;
 use hooklens_model::encoder_decoder::{HookedEncoderDecoder, decoder_tokens};

@@ -158,7 +158,7 @@ pub fn latents_by_difference(
     const TOGETHER: usize = 16;
     check_place(model, dictionary)?;
     let excluded = dictionary.metadata().exclude_special_tokens.ids(model)?;
-    let ignored = |id: &u32| left_out.contains(id) || excluded.contains(id);
+    let ignored = |id: u32| left_out.contains(&id) || excluded.contains(&id);
     let units = Units::latents(dictionary)?.on(model);
     let count = dictionary.latents();
     let sums = |prompts: &[Vec<u32>]| -> Result<(Vec<f64>, Vec<f64>, f64)> {
@@ -167,7 +167,7 @@ pub fn latents_by_difference(
             let (acts, real, _) = activations(model, &units, batch)?;
             let values = host(acts);
             let rows = values.chunks_exact(count.max(1)).zip(&real);
-            for (row, _) in rows.filter(|(_, id)| id.is_some_and(|id| !ignored(&id))) {
+            for (row, _) in rows.filter(|(_, id)| id.is_some_and(|id| !ignored(id))) {
                 tokens += 1.0;
                 for ((sum, square), x) in sum.iter_mut().zip(&mut square).zip(row) {
                     *sum += f64::from(*x);

@@ -22,11 +22,10 @@ pub(super) static FAMILY: Family = Family {
     weights: |config, json| Ok(weights(config, json.flag(EXTRA_BIASES, false)?)),
 };
 
-/// Field that says whether the model has biases that TransformerLens has no name for: those of gates, routers and
-/// experts.
+/// Field for whether gates, routers and experts have biases, for which TransformerLens has no names.
 pub(crate) const EXTRA_BIASES: &str = "hooklens_extra_biases";
 
-/// Field that says whether experts have no gate.
+/// Field for whether experts have no gate.
 const PLAIN_EXPERTS: &str = "hooklens_plain_experts";
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {

@@ -37,10 +37,8 @@ pub(super) struct Assembler<'a> {
     narrow: bool,
     /// Whether block-quantized matrices stay quantized.
     blocks: bool,
-    /// Whether products with block-quantized matrices round their inputs to 8 bits.
+    /// How products round their inputs.
     rounding: Option<InputRounding>,
-    /// Whether products with any weight read so far round their inputs.
-    rounds_inputs: bool,
     placement: &'a Placement,
     /// Device for the weights being read now.
     pub(super) device: &'a Device,
@@ -104,7 +102,6 @@ impl<'a> Assembler<'a> {
             narrow: false,
             blocks: false,
             rounding: None,
-            rounds_inputs: false,
             placement,
             device: placement.first(),
             adapter: None,
@@ -131,11 +128,6 @@ impl<'a> Assembler<'a> {
     pub(super) fn rounding_inputs(&mut self, rounding: Option<InputRounding>) -> &mut Self {
         self.rounding = rounding;
         self
-    }
-
-    /// Whether products with any weight read so far round their inputs.
-    pub(super) fn round_inputs(&self) -> bool {
-        self.rounds_inputs
     }
 
     /// Reports progress for each tensor read.
@@ -476,12 +468,11 @@ impl<'a> Assembler<'a> {
     }
 
     /// The weight of a linear layer that is not quantized.
-    fn unquantized(&mut self, matrix: Tensor<2>) -> Weight {
-        if self.rounding != Some(InputRounding::Bf16) || matrix.dtype() != DType::BF16.burn() {
-            return Weight::Plain(matrix);
+    fn unquantized(&self, matrix: Tensor<2>) -> Weight {
+        match self.rounding {
+            Some(InputRounding::Bf16) if matrix.dtype() == DType::BF16.burn() => Weight::RoundingInputs(matrix),
+            _ => Weight::Plain(matrix),
         }
-        self.rounds_inputs = true;
-        Weight::RoundingInputs(matrix)
     }
 
     /// Bias that an adapter adds to a linear layer. The base layer may have no bias.
@@ -537,11 +528,8 @@ impl<'a> Assembler<'a> {
         self.copied += packed.as_ref().filter(|_| lent.size() == 0).map_or(0, PackedMatrix::size);
         self.pages.extend(lent);
         self.in_blocks.extend(packed.is_some().then(|| name.to_string()));
-        if self.rounding != Some(InputRounding::EightBits) {
-            return Ok(packed);
-        }
-        self.rounds_inputs |= packed.is_some();
-        Ok(packed.map(PackedMatrix::rounding_inputs))
+        let rounds = self.rounding == Some(InputRounding::EightBits);
+        Ok(if rounds { packed.map(PackedMatrix::rounding_inputs) } else { packed })
     }
 
     pub(super) fn norm(&mut self, name: &str, kind: NormKind, width: usize, eps: f64) -> Result<Norm, LoadError> {

@@ -5,6 +5,7 @@ mod assemble;
 mod assemble_encoder;
 mod assemble_encoder_decoder;
 mod bos_habit;
+mod compute_type;
 mod ends;
 #[cfg(feature = "hub")]
 mod hub;
@@ -23,6 +24,7 @@ fn sentence_modules(folder: &std::path::Path) -> Vec<String> {
     paths.filter(inside).map(|path| format!("{path}/config.json")).collect()
 }
 
+pub use compute_type::ComputeType;
 #[cfg(feature = "hub")]
 pub use hub::cache_folder;
 pub use options::LoadOptions;

@@ -9,7 +9,7 @@ use super::adapter::Adapter;
 use super::assemble::Assembler;
 use super::bos_habit;
 use super::ends::{beginning, ends, without_ends};
-use super::options::LoadOptions;
+use super::options::{InputRounding, LoadOptions};
 use crate::embedded;
 use crate::families::{self, Described};
 use crate::gguf::{self, GgufModel};
@@ -80,15 +80,18 @@ impl FromPretrained for HookedTransformer {
         let narrow = options.keeps_narrow(&placement);
         let rounding = options.checked_rounding(narrow)?;
         let blocks = narrow && processing::is_none(&options.processing);
-        let ((weights, paging, rounded), mut report) =
-            parts.read(name.as_ref(), &options, (&placement, borrow), |files| {
-                let files = files.keeping(narrow, blocks).rounding_inputs(rounding);
-                let weights = files.weights(config)?;
-                Ok((weights, files.paging(options.memory)?, files.round_inputs()))
-            })?;
+        let ((weights, paging), mut report) = parts.read(name.as_ref(), &options, (&placement, borrow), |files| {
+            let files = files.keeping(narrow, blocks).rounding_inputs(rounding);
+            let weights = files.weights(config)?;
+            Ok((weights, files.paging(options.memory)?))
+        })?;
         report.read_each_time = paging.as_ref().map_or(0, Paging::read_each_time);
         if let Some(rounding) = rounding {
-            if !rounded {
+            let applies = match rounding {
+                InputRounding::EightBits => !report.in_blocks.is_empty(),
+                InputRounding::Bf16 => weights.rounds_inputs(),
+            };
+            if !applies {
                 return Err(rounding.not_applicable().into());
             }
             report.rounding.push(rounding.note().into());

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use hooklens_kernels::attention::{Attention, HeadsView};
 use hooklens_kernels::attention_back::attention_back;
 use hooklens_kernels::gemm::gemm_serial;
@@ -174,7 +174,7 @@ pub(crate) fn scores<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> Rul
     let (q, blocks) = (HostTensor::rows(q)?, plain_blocks(keys, batch)?);
     let rules = rules();
     let (held, columns) = (keys.held(), keys.columns());
-    let mut scores = q.blank(batch * n_heads * queries * columns).wide();
+    let mut scores = q.blank(batch * n_heads * queries * columns).in_type(DType::F32);
     each_item(scores.elements().chunks_mut((queries * columns).max(1)).enumerate(), |(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
         let q = head(&q, row, which);

@@ -221,9 +221,9 @@ impl Output {
         Self { memory, dtype }
     }
 
-    /// Makes the result an `f32` tensor.
-    pub(super) fn wide(self) -> Self {
-        Self { dtype: DType::F32, ..self }
+    /// Sets the element type of the result.
+    pub(super) fn in_type(self, dtype: DType) -> Self {
+        Self { dtype, ..self }
     }
 
     pub(super) fn elements(&mut self) -> &mut [f32] {

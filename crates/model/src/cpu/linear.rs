@@ -1,8 +1,6 @@
 //! Matrix products with a bias.
 
 use burn::tensor::{DType, Device, Tensor};
-use half::bf16;
-use hooklens_kernels::convert::{to_bf16, widen};
 use hooklens_kernels::gemm::{Product, gemm_each};
 use hooklens_kernels::matrix::Matrix;
 use hooklens_kernels::pairs::gemm_each_bf16;
@@ -47,17 +45,22 @@ impl Weight {
         }
     }
 
-    /// An input `[row, in]`, rounded if products round their inputs.
+    /// An input `[row, in]`, rounded if products round their inputs. Gradients ignore the rounding.
     pub(crate) fn input(&self, input: Tensor<2>) -> Tensor<2> {
-        match self {
-            Weight::Plain(_) => input,
-            Weight::RoundingInputs(_) => {
-                let plain = input.clone().detach();
-                let rounded = plain.clone().cast(DType::BF16).cast(plain.dtype());
-                if input.is_tracked() { input + (rounded - plain) } else { rounded }
-            }
-            Weight::Packed(weight) => weight.input(input),
+        let is_exact = match self {
+            Weight::Plain(_) => true,
+            Weight::RoundingInputs(_) => false,
+            Weight::Packed(weight) => !weight.rounds_inputs(),
+        };
+        if is_exact {
+            return input;
         }
+        let plain = input.clone().detach();
+        let rounded = match self {
+            Weight::Packed(weight) => weight.rounded(&plain),
+            _ => plain.clone().cast(DType::BF16).cast(plain.dtype()),
+        };
+        if input.is_tracked() { input + (rounded - plain) } else { rounded }
     }
 }
 
@@ -151,25 +154,28 @@ fn plain<const N: usize>(input: &Tensor<2>, maps: &[Map; N]) -> Option<[Tensor<2
         let bias = b.as_ref().map(HostTensor::run);
         products.push(Product { b: w.matrix(), bias, c: output.elements(), ldc: d_out });
     }
+    let rounded = if rounding > 0 { Some(rounded(input)?) } else { None };
+    let (input, x) = match &rounded {
+        Some(rounded) => (rounded, HostMatrix::of(rounded)?),
+        None => (input, x),
+    };
     // Products of bf16 inputs use the CPU's bf16 instructions if it has them.
-    if rounding > 0 {
-        let (x, mut rounded) = (HostTensor::whole(input)?, vec![bf16::ZERO; rows * d_in]);
-        to_bf16(x.run(), &mut rounded);
-        if let Err(products) = gemm_each_bf16(View2::row_major(&rounded, rows, d_in), products) {
-            let mut widened = vec![0.0; rounded.len()];
-            widen(&rounded, &mut widened);
-            gemm_each(View2::row_major(&widened, rows, d_in), products);
-        }
-    } else {
-        let products = match x.matrix() {
-            Matrix::Bf16(x) => gemm_each_bf16(x, products),
-            _ => Err(products),
-        };
-        if let Err(products) = products {
-            let x = HostTensor::rows(input)?;
-            gemm_each(View2::new(x.elements(), 0, (rows, d_in), (x.stride(0), 1)), products);
-        }
+    let products = match x.matrix() {
+        Matrix::Bf16(x) => gemm_each_bf16(x, products),
+        _ => Err(products),
+    };
+    if let Err(products) = products {
+        let x = HostTensor::rows(input)?;
+        gemm_each(View2::new(x.elements(), 0, (rows, d_in), (x.stride(0), 1)), products);
     }
     let mut widths = widths.into_iter();
     Some(outputs.map(|output| output.tensor([rows, widths.next().unwrap_or_default()])))
+}
+
+/// The input in `bf16`.
+fn rounded(input: &Tensor<2>) -> Option<Tensor<2>> {
+    let x = HostTensor::whole(input)?;
+    let mut rounded = x.blank(x.run().len()).in_type(DType::BF16);
+    rounded.elements().copy_from_slice(x.run());
+    Some(rounded.tensor(input.dims()))
 }

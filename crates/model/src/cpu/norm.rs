@@ -1,6 +1,6 @@
 //! Layer norm and RMS norm.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use hooklens_kernels::norm::{self as kernel, Kind};
 
 use super::{HostTensor, tracked};
@@ -54,7 +54,8 @@ pub(crate) fn norm_and_scale<const D: usize>(
     let (weight, bias) = (hold(weight)?, hold(bias)?);
     let shape = input.dims();
     let count: usize = shape.iter().product();
-    let (mut scale, mut y) = (x.blank(count / shape[D - 1].max(1)).wide(), x.blank(count).wide());
+    let (mut scale, mut y) =
+        (x.blank(count / shape[D - 1].max(1)).in_type(DType::F32), x.blank(count).in_type(DType::F32));
     let parameters = parameters(centers, eps, weight.as_ref(), bias.as_ref());
     kernel::norm_and_scale(parameters, x.run(), shape[D - 1], scale.elements(), y.elements());
     let mut scale_shape = shape;

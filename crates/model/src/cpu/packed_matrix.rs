@@ -40,18 +40,12 @@ impl PackedMatrix {
         if self.rounds_inputs { view.rounding_inputs() } else { view }
     }
 
-    /// An input `[row, width]`, rounded if products round their inputs. Gradients ignore the rounding.
-    pub(crate) fn input(&self, input: Tensor<2>) -> Tensor<2> {
-        if !self.rounds_inputs {
-            return input;
-        }
-        let (shape, device, dtype) = (input.dims(), input.device(), input.dtype());
-        let plain = input.clone().detach();
-        let numbers = plain.clone().into_data().iter::<f32>().collect::<Vec<_>>();
+    /// An input `[row, width]`, rounded to 8 bits.
+    pub(super) fn rounded(&self, input: &Tensor<2>) -> Tensor<2> {
+        let numbers = input.clone().into_data().iter::<f32>().collect::<Vec<_>>();
         let mut rounded = vec![0.0; numbers.len()];
         self.view().round(&numbers, &mut rounded);
-        let rounded = made(rounded, shape, &device, dtype);
-        if input.is_tracked() { input + (rounded - plain) } else { rounded }
+        made(rounded, input.dims(), &input.device(), input.dtype())
     }
 
     /// Total size in bytes.

@@ -467,7 +467,7 @@ pub mod private {
 
     /// A model that owns its points.
     pub trait Spliceable {
-        /// The model's hook points, including those of spliced modules.
+        /// The model's hook points, including the points of spliced modules.
         fn points(&self) -> &Points;
 
         /// Returns a model with these points and the same weights.

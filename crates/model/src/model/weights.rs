@@ -127,7 +127,7 @@ impl DecoderWeights {
     }
 
     /// Whether products with any weight round their inputs.
-    pub(crate) fn rounds_inputs(&self) -> bool {
+    pub fn rounds_inputs(&self) -> bool {
         self.maps().any(Linear::rounds_inputs)
     }
 
