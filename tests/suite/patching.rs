@@ -34,6 +34,10 @@ fn one_by_one(model: &HookedTransformer, name: &str, per: &[usize], values: Opti
     let mut found = Vec::new();
     let whole = model.record(rows(&CORRUPTED[..1]), name).unwrap();
     let shape = whole.activation(name).unwrap().shape().to_vec();
+    let sources = [0, 1].map(|example| {
+        let source = values.unwrap_or(&CORRUPTED);
+        model.record(rows(&source[example..example + 1]), name).unwrap()
+    });
     let sites: usize = per.iter().map(|axis| shape[*axis]).product();
     for site in 0..sites {
         let mut rest = site;
@@ -42,11 +46,7 @@ fn one_by_one(model: &HookedTransformer, name: &str, per: &[usize], values: Opti
             block[*axis] = rest % shape[*axis]..rest % shape[*axis] + 1;
             rest /= shape[*axis];
         }
-        for example in 0..2 {
-            let source = match values {
-                Some(source) => model.record(rows(&source[example..example + 1]), name).unwrap(),
-                None => model.record(rows(&CORRUPTED[example..example + 1]), name).unwrap(),
-            };
+        for (example, source) in sources.iter().enumerate() {
             let mut source = source.activation(name).unwrap().block(&block);
             if values.is_none() {
                 let len = source.shape().iter().product();
