@@ -15,8 +15,10 @@ for archive in "$target"/package/hooklens*-"$version".crate; do
   crate="$(basename "$archive" "-$version.crate")"
   patches+=(--config "patch.crates-io.$crate.path='$work/$crate-$version'")
 done
-# The unpacked crates do not refer to the checkout. What the workspace has already built is reused, and later builds
-# with these features reuse what is built here.
+# The unpacked crates do not refer to the checkout. With the optimization levels of the workspace, this build and others
+# of the program with these features reuse each other's libraries.
+mkdir "$work/.cargo"
+sed -n '/^\[profile/,$p' Cargo.toml >"$work/.cargo/config.toml"
 cd "$work/hooklens-cli-$version"
 CARGO_TARGET_DIR="$target" cargo install --locked --quiet --features arrow,object-stores --path . --root "$work/installed" "${patches[@]}"
 cd "$work"
