@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 use hooklens::PaddingSide;
 use hooklens::prelude::*;
 use hooklens::{
-    Error, HookError, InputError, NormKind, Positional, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
+    Error, HookError, InputError, NormKind, Positional, Window, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
 };
 use hooklens_model::model::ModelParts;
 use proptest::prelude::*;
@@ -149,6 +149,40 @@ proptest! {
         let same = at(Selection::matching(|p| !p.name.contains("ln1."))).edit_any(|x, _| Ok(Some(x)));
         let hooked = model.run_with_hooks(vec![row], [same]).unwrap();
         assert_close(&hooked, &plain, bound, "identity hooks at every point");
+    }
+
+    /// Recordings of long prompts, whose scores are computed for 64 queries at a time, equal those of runs with identity
+    /// hooks, also after a cached prefix, and with a masked token.
+    #[test]
+    fn recorded_steps_of_long_prompts_are_those_of_hooked_runs(
+        row in any_row(60..150), before in 0..80usize, window in prop::option::of(20..120usize), alibi: bool,
+        with_scores: bool,
+    ) {
+        let config = TransformerConfig::new(1, 16, 4, 20, 256)
+            .with_kv_heads(2)
+            .with_positional(if alibi { Positional::Alibi } else { Positional::Learned })
+            .with_windows(window.map(|width| Some(Window::Sliding(width))))
+            .unwrap();
+        let model = random_model(config, 3);
+        let mut cache = KeyValueCache::new(model.config(), 1);
+        if before > 0 {
+            model.forward_with(vec![vec![7; before]], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        }
+        cache.freeze();
+        let mask = (0..row.len()).map(|at| at != row.len() / 2).collect();
+        let tokens = Tokens::new(vec![row]).unwrap().with_mask(vec![mask]).unwrap();
+        let mut points = vec!["blocks.0.attn.hook_pattern", "blocks.0.attn.hook_z"];
+        points.extend(with_scores.then_some("blocks.0.attn.hook_attn_scores"));
+        let mut recorded = |hooks: Vec<hooklens::hook::Hook<'_>>| {
+            let options = ForwardOptions::new().kv_cache(&mut cache).hooks(hooks).record(Record::new(points.clone()));
+            model.run(&tokens, options).unwrap().cache
+        };
+        let own = recorded(vec![]);
+        let hooked = recorded(vec![at(hook::attn_scores(0)).edit_any(|x, _| Ok(Some(x)))]);
+        for point in &points {
+            let [own, hooked] = [&own, &hooked].map(|cache| cache.activation(*point).unwrap().to_ndarray().unwrap());
+            prop_assert!(distance(&own, &hooked) <= 1e-5, "{point}");
+        }
     }
 
     /// Stopping before a layer and starting there again equals the whole run.
