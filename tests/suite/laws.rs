@@ -151,10 +151,10 @@ proptest! {
         assert_close(&hooked, &plain, bound, "identity hooks at every point");
     }
 
-    /// Recordings of long prompts, whose scores are computed for 64 queries at a time, equal those of runs with identity
-    /// hooks, also after a cached prefix, and with a masked token.
+    /// Attention of long prompts, whose scores are computed for 64 queries at a time, gives the same result when hooks
+    /// edit the scores, when patterns are recorded, and when nothing observes them, after a cached prefix or without one.
     #[test]
-    fn recorded_steps_of_long_prompts_are_those_of_hooked_runs(
+    fn observed_attention_of_long_prompts_is_unobserved_attention(
         row in any_row(60..150), before in 0..80usize, window in prop::option::of(20..120usize), alibi: bool,
         with_scores: bool,
     ) {
@@ -171,17 +171,20 @@ proptest! {
         cache.freeze();
         let mask = (0..row.len()).map(|at| at != row.len() / 2).collect();
         let tokens = Tokens::new(vec![row]).unwrap().with_mask(vec![mask]).unwrap();
-        let mut points = vec!["blocks.0.attn.hook_pattern", "blocks.0.attn.hook_z"];
+        let result = "blocks.0.attn.hook_z";
+        let mut points = vec!["blocks.0.attn.hook_pattern", result];
         points.extend(with_scores.then_some("blocks.0.attn.hook_attn_scores"));
-        let mut recorded = |hooks: Vec<hooklens::hook::Hook<'_>>| {
-            let options = ForwardOptions::new().kv_cache(&mut cache).hooks(hooks).record(Record::new(points.clone()));
+        let mut recorded = |points: &[&'static str], hooks: Vec<hooklens::hook::Hook<'_>>| {
+            let options = ForwardOptions::new().kv_cache(&mut cache).hooks(hooks).record(points);
             model.run(&tokens, options).unwrap().cache
         };
-        let own = recorded(vec![]);
-        let hooked = recorded(vec![at(hook::attn_scores(0)).edit_any(|x, _| Ok(Some(x)))]);
-        for point in &points {
-            let [own, hooked] = [&own, &hooked].map(|cache| cache.activation(*point).unwrap().to_ndarray().unwrap());
-            prop_assert!(distance(&own, &hooked) <= 1e-5, "{point}");
+        let unobserved = recorded(&[result], vec![]);
+        let own = recorded(&points, vec![]);
+        let hooked = recorded(&points, vec![at(hook::attn_scores(0)).edit_any(|x, _| Ok(Some(x)))]);
+        let pairs = points.iter().map(|point| (*point, &own, &hooked)).chain([(result, &own, &unobserved)]);
+        for (point, given, expected) in pairs {
+            let [given, expected] = [given, expected].map(|cache| cache.activation(point).unwrap().to_ndarray().unwrap());
+            prop_assert!(distance(&given, &expected) <= 1e-5, "{point}");
         }
     }
 
