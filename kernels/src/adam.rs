@@ -1,10 +1,7 @@
 //! Adam optimizer step (Kingma and Ba 2015) over slices.
 
 use crate::isa::{Isa, multiversion};
-use crate::tasks::each_item;
-
-/// Elements per task.
-const CHUNK: usize = 16 * 1024;
+use crate::tasks::{CHUNK, each_item};
 
 /// Settings of one step.
 #[derive(Clone, Copy, Debug)]

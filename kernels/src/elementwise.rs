@@ -2,10 +2,7 @@
 
 use crate::isa::{Isa, multiversion};
 use crate::math;
-use crate::tasks::{each_chunk, each_item};
-
-/// Elements per task; shorter inputs stay on the calling thread.
-const CHUNK: usize = 16 * 1024;
+use crate::tasks::{CHUNK, each_chunk, each_item};
 
 /// Runs `kernel` on chunks of `x` in parallel.
 fn in_chunks(x: &mut [f32], kernel: fn(Isa, &mut [f32])) {

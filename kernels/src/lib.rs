@@ -41,4 +41,5 @@ pub mod sparse;
 mod sync;
 pub mod tasks;
 mod team;
+pub mod unwritten;
 pub mod view;

@@ -2,10 +2,7 @@
 
 use crate::isa::{Isa, multiversion};
 use crate::math;
-use crate::tasks::each_item;
-
-/// Elements per task.
-const CHUNK: usize = 16 * 1024;
+use crate::tasks::{CHUNK, each_item};
 
 /// Which normalization to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,12 +2,10 @@
 
 use crate::isa::{Isa, multiversion};
 use crate::math;
-use crate::tasks::{each_chunk, each_item};
+use crate::tasks::{CHUNK, each_chunk, each_item};
 
 /// Number of partial sums of a reduction over a row.
 const LANES: usize = 16;
-/// Elements per task.
-const CHUNK: usize = 16 * 1024;
 
 multiversion! {
     /// [`softmax`] of one row.

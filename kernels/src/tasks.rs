@@ -4,6 +4,9 @@ use crate::team::Team;
 use rayon::prelude::*;
 use std::sync::{Mutex, PoisonError};
 
+/// Elements per task of functions of single elements or short rows.
+pub const CHUNK: usize = 16 * 1024;
+
 /// Runs `work(0)` to `work(count - 1)`, in any order. Uses the team, or rayon's pool if this is one of rayon's threads
 /// or the team is busy with another thread's work.
 pub(crate) fn each(count: usize, work: impl Fn(usize) + Send + Sync) {
@@ -39,7 +42,14 @@ where
 ///
 /// # Panics
 /// If the lengths differ.
-pub(crate) fn each_chunk<A: Sync, B: Send>(
+///
+/// ```
+/// use hooklens_kernels::tasks::each_chunk;
+/// let mut to = [0; 5];
+/// each_chunk(&[1, 2, 3, 4, 5], &mut to, 2, |from, to| to.iter_mut().zip(from).for_each(|(to, from)| *to = 2 * from));
+/// assert_eq!(to, [2, 4, 6, 8, 10]);
+/// ```
+pub fn each_chunk<A: Sync, B: Send>(
     from: &[A],
     to: &mut [B],
     size: usize,

@@ -5,7 +5,7 @@ use hooklens_kernels::elementwise::{
     gelu_erf, gelu_erf_back, gelu_tanh, gelu_tanh_back, relu, relu_back, silu, silu_back,
 };
 
-use super::{HostTensor, in_place, tracked};
+use super::{HostTensor, in_place, in_place_by_element, tracked};
 use crate::config::ActivationFn;
 
 /// Applies an activation function. Returns the tensor unchanged as an error if it is not plain or the function has no
@@ -15,10 +15,10 @@ pub(crate) fn activation<const D: usize>(function: ActivationFn, x: Tensor<D>) -
         return tracked_activation(function, &x).ok_or(x);
     }
     match function {
-        ActivationFn::Relu => in_place(x, relu),
-        ActivationFn::Gelu => in_place(x, gelu_erf),
-        ActivationFn::GeluNew => in_place(x, gelu_tanh),
-        ActivationFn::Silu => in_place(x, silu),
+        ActivationFn::Relu => in_place_by_element(x, relu),
+        ActivationFn::Gelu => in_place_by_element(x, gelu_erf),
+        ActivationFn::GeluNew => in_place_by_element(x, gelu_tanh),
+        ActivationFn::Silu => in_place_by_element(x, silu),
         _ => Err(x),
     }
 }

@@ -5,6 +5,8 @@ use burn::tensor::{DType, Tensor, TensorData};
 use burn_flex::{Flex, FlexTensor};
 use half::{bf16, f16};
 use hooklens_kernels::convert::{to_bf16, to_f16, widen};
+use hooklens_kernels::tasks::{CHUNK, each_chunk};
+use hooklens_kernels::unwritten::unwritten;
 
 #[cfg(feature = "libtorch")]
 use super::torch::TorchMemory;
@@ -64,7 +66,7 @@ impl HostTensor {
     fn widened_flex(storage: &FlexTensor) -> Self {
         let layout = storage.layout();
         let (start, shape) = (layout.start_offset(), layout.shape().to_vec());
-        let mut values = vec![0.0; shape.iter().product()];
+        let mut values = unwritten(shape.iter().product());
         let end = start + values.len();
         match storage.dtype() {
             DType::BF16 => widen(&storage.storage::<bf16>()[start..end], &mut values),
@@ -77,7 +79,7 @@ impl HostTensor {
     #[cfg(feature = "libtorch")]
     fn widened_torch(memory: &TorchMemory, dtype: DType) -> Self {
         let shape = memory.layout().0;
-        let mut values = vec![0.0; shape.iter().product()];
+        let mut values = unwritten(shape.iter().product());
         match dtype {
             DType::BF16 => widen(memory.elements_of::<bf16>(), &mut values),
             _ => widen(memory.elements_of::<f16>(), &mut values),
@@ -211,10 +213,10 @@ enum OutputMemory {
 }
 
 impl Output {
-    /// Allocates a buffer of `len` elements.
+    /// Allocates a buffer of `len` elements. The caller must overwrite every element.
     pub(super) fn of(backend: Backend, dtype: DType, len: usize) -> Self {
         let memory = match backend {
-            Backend::Flex => OutputMemory::Flex(vec![0.0; len]),
+            Backend::Flex => OutputMemory::Flex(unwritten(len)),
             #[cfg(feature = "libtorch")]
             Backend::Torch => OutputMemory::Torch(TorchMemory::new(len)),
         };
@@ -269,6 +271,20 @@ pub(super) fn in_place<const D: usize>(given: Tensor<D>, change: impl Fn(&mut [f
     in_place_or_to(given, &change, |from, to| {
         to.copy_from_slice(from);
         change(to);
+    })
+}
+
+/// Like [`in_place`], for a `change` of each element that does not depend on the others.
+pub(super) fn in_place_by_element<const D: usize>(
+    given: Tensor<D>,
+    change: impl Fn(&mut [f32]) + Send + Sync,
+) -> Result<Tensor<D>, Tensor<D>> {
+    in_place_or_to(given, &change, |from, to| {
+        // Each part is changed while it is in the cache.
+        each_chunk(from, to, CHUNK, |from, to| {
+            to.copy_from_slice(from);
+            change(to);
+        });
     })
 }
 

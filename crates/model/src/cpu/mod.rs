@@ -26,7 +26,7 @@ use burn::tensor::Tensor;
 use burn_flex::Flex;
 
 use host_matrix::HostMatrix;
-use host_tensor::{HostTensor, in_place, in_place_or_to};
+use host_tensor::{HostTensor, in_place, in_place_by_element, in_place_or_to};
 
 pub(crate) use attention::{Rules, attention, mix, scores, softmax};
 pub(crate) use function::activation;
