@@ -336,15 +336,10 @@ fn inputs(seed: u64, dictionaries: &[Dictionary]) -> Tensor<2> {
     device().seed(seed + 1000);
     let (x, nudge) = (random([20, WIDTH], 1.5), random([20, WIDTH], 1e-4));
     let active = |one: &Dictionary, x: Tensor<2>| values(&one.encode(x).unwrap()).mapv(|act| act != 0.0);
-    let (above, below): (Vec<_>, Vec<_>) = dictionaries
-        .iter()
-        .map(|one| (active(one, x.clone() + nudge.clone()), active(one, x.clone() - nudge.clone())))
-        .unzip();
+    let nudged = |one| [x.clone() + nudge.clone(), x.clone() - nudge.clone()].map(|x| active(one, x));
+    let nudged: Vec<_> = dictionaries.iter().map(nudged).collect();
     let clear = (0..20).filter(|row| {
-        above
-            .iter()
-            .zip(&below)
-            .all(|(above, below)| above.index_axis(Axis(0), *row) == below.index_axis(Axis(0), *row))
+        nudged.iter().all(|[above, below]| above.index_axis(Axis(0), *row) == below.index_axis(Axis(0), *row))
     });
     let rows: Vec<Tensor<2>> = clear.take(6).map(|row| x.clone().narrow(0, row, 1)).collect();
     assert_eq!(rows.len(), 6, "rounding decides for most rows");
