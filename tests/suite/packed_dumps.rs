@@ -339,6 +339,54 @@ fn bad_lines_are_left_out_if_asked() {
     assert_eq!(last["tokens"].1, [7.0]);
 }
 
+/// A dump that leaves prompts out can be continued after any of its files: prompts that can't be read, that can't be
+/// tokenized and that don't fit are counted alike by both runs. Joined prompts may be too short for a row.
+#[test]
+fn dumps_that_leave_prompts_out_can_be_continued() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let bad = ["{\"wrong\": 1}", "{\"text\": \"\"}", "[1, 99]", "{\"text\": \"zebra\"}", "\u{0}"];
+    let lines = prompts(1500).into_iter().enumerate().flat_map(|(number, row)| {
+        let left_out = (number % 100 == 50).then(|| bad[number / 100 % bad.len()].to_string());
+        left_out.into_iter().chain([format!("{row:?}")])
+    });
+    let text = lines.map(|line| line + "\n").collect::<String>();
+    fs::write(path.join("a.jsonl.gz"), gzipped(text.as_bytes())).unwrap();
+    fs::write(path.join("b.jsonl"), "{\"text\": \"\"}\n").unwrap();
+    fs::write(path.join("c.jsonl"), format!("{text}{{\"text\": \"zebra\"}}\n")).unwrap();
+    for more in [&[][..], &["--concatenate", "8"]] {
+        let run = |out: &str, own: &[&str]| {
+            let dump = ["dump", "--model", "embedded:induction", "--hooks", "resid_post1", "--file-size", "100kB"];
+            let dump = [&dump[..], &["--prompts", "a.jsonl.gz", "b.jsonl", "c.jsonl", "--on-error", "skip"]].concat();
+            done(path, &[&dump[..], &["--out", out], more, own].concat())
+        };
+        run("whole", &[]);
+        let (whole, expected) = (packed(&path.join("whole")), manifest(&path.join("whole")));
+        assert!(run("whole", &["--resume"]).contains("already complete"));
+        let listed = expected["shards"].as_array().unwrap();
+        let files: Vec<&str> = listed.iter().map(|file| file["file"].as_str().unwrap()).collect();
+        assert!(files.len() > 3, "{files:?}");
+        // Continue after each file.
+        for kept in 0..files.len() {
+            fs::create_dir(path.join("part")).unwrap();
+            for name in files[..kept].iter().chain(&["manifest.json"]) {
+                fs::copy(path.join("whole").join(name), path.join("part").join(name)).unwrap();
+            }
+            run("part", &["--resume"]);
+            let (again, given) = (packed(&path.join("part")), manifest(&path.join("part")));
+            assert_eq!(again.len(), whole.len(), "{more:?} after {kept} files");
+            assert!(again.iter().zip(&whole).all(|(again, whole)| again == whole), "{more:?} after {kept} files");
+            let skipped = |manifest: &Value| {
+                let files = manifest["shards"].as_array().unwrap();
+                files.iter().filter_map(|file| file["skipped"].as_u64()).sum::<u64>()
+            };
+            assert_eq!(skipped(&given), skipped(&expected), "{more:?} after {kept} files");
+            fs::remove_dir_all(path.join("part")).unwrap();
+        }
+        fs::remove_dir_all(path.join("whole")).unwrap();
+    }
+}
+
 /// Prompts that are selected by number have the values that they have in the whole corpus; shards of them have equal
 /// numbers of prompts.
 #[test]

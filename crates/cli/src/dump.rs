@@ -552,8 +552,12 @@ fn streamed<'m, M: DumpModel>(
     };
     if report.left > 0 {
         let again = if args.shard.is_some_and(ShardArg::resumes) { "the same command" } else { "--resume" };
-        let share = 100.0 * report.left as f64 / source.pieces().max(1) as f64;
-        return Err(Failure::Stopped(format!("{share:.0} % of the prompts left; continue with {again}")));
+        // The pieces of few files, such as compressed ones, say little about how many prompts are left.
+        let state = match source.pieces() {
+            pieces if pieces < SPARSE => format!("{} dumped so far", plural(report.rows, "prompt")),
+            pieces => format!("{:.0} % of the prompts left", 100.0 * report.left as f64 / pieces as f64),
+        };
+        return Err(Failure::Stopped(format!("{state}; continue with {again}")));
     }
     printed.map(Some)
 }
@@ -578,8 +582,9 @@ fn sampled<M: DumpModel>(
         let mut rows: Vec<Vec<u32>> = Vec::new();
         // Read whole pieces, because the estimate needs the number of rows per piece.
         while rows.len() < size && piece < pieces.end {
-            let own = source.open(piece)?.filter(|row| row.is_ok() || args.on_error == OnError::Stop);
-            rows.extend(own.map(|row| row.map(|row| row.tokens)).collect::<Result<Vec<_>, _>>()?);
+            let own = source.open(piece)?.map(|row| row.tokens);
+            let own = own.filter(|tokens| tokens.is_ok() || args.on_error == OnError::Stop);
+            rows.extend(own.collect::<Result<Vec<_>, _>>()?);
             (piece, read) = (piece + 1, read + usize::from(number > 0));
         }
         let of_all: usize = rows.iter().map(Vec::len).sum();
@@ -752,6 +757,11 @@ fn prefix(args: &DumpArgs, model: &HookedTransformer) -> Result<Vec<u32>, Failur
 
 /// The prompts given on the command line or in files.
 fn given(args: &DumpArgs) -> Result<Given, Failure> {
+    if args.on_error == OnError::Skip && !args.dry_run {
+        let message = "--on-error skip requires prompts in files and a folder as --out; it does not support \
+                       encoder-decoders or points that only some tokens pass, such as those of experts";
+        return Err(Failure::Usage(message.into()));
+    }
     let given = Given::read(&args.files, args.tokens.as_ref(), &args.prompt)?;
     given.ok_or_else(|| Failure::Usage("--prompt, --prompts or --tokens is required".into()))
 }

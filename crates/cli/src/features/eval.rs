@@ -156,9 +156,8 @@ fn rows<'p>(
 ) -> impl Iterator<Item = hooklens_model::error::Result<Vec<u32>>> + 'p {
     let start = pieces.start;
     prompts.open_all(pieces, 0).map(move |row| {
-        let row = row?;
         bar.set_position((row.piece - start) as u64);
-        Ok(row.tokens)
+        row.tokens
     })
 }
 

@@ -16,14 +16,14 @@ use hooklens_model::error::{Error, Result};
 /// row, so pieces are large.
 const JOINED: u64 = 4 << 20;
 
-/// A row of token ids.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// A row of token ids, or a prompt that gives none.
+#[derive(Debug)]
 pub struct CorpusRow {
     /// The piece that the row belongs to.
     pub piece: usize,
-    /// The token ids.
-    pub tokens: Vec<u32>,
-    /// Where the prompt comes from; `None` if it was not read from a file, or was joined with others.
+    /// The token ids, or why the prompt is invalid.
+    pub tokens: Result<Vec<u32>>,
+    /// Where the prompt comes from; `None` if it was not read from a file, was joined with others, or is invalid.
     pub place: Option<Place>,
     /// Hash of the piece's prompts up to and including this one, or of all prompts of the piece if prompts are joined;
     /// 0 for rows in memory.
@@ -31,7 +31,7 @@ pub struct CorpusRow {
 }
 
 /// Iterator over rows of token ids. It continues after an invalid prompt.
-pub type RowIter<'r> = Box<dyn Iterator<Item = Result<CorpusRow>> + 'r>;
+pub type RowIter<'r> = Box<dyn Iterator<Item = CorpusRow> + 'r>;
 
 /// Prompts as token ids, in pieces that can be opened in any order and as often as needed.
 pub trait RowSource {
@@ -43,11 +43,12 @@ pub trait RowSource {
         Ok(self.open_all(piece..piece + 1, 0))
     }
 
-    /// Opens the rows of consecutive pieces, skipping the first `skipped` rows of the first piece.
+    /// Opens the rows of consecutive pieces, skipping the first `skipped` rows of the first piece. Invalid prompts count
+    /// as rows.
     fn open_all(&self, pieces: Range<usize>, skipped: usize) -> RowIter<'_>;
 
-    /// Hash of the first `rows` prompts of a piece, as in [`CorpusRow::hash`]; of all its prompts if `rows` is `None`,
-    /// if prompts are joined, or for rows in memory.
+    /// Hash of the first `rows` prompts of a piece, including invalid ones, as in [`CorpusRow::hash`]; of all its prompts
+    /// if `rows` is `None`, if prompts are joined, or for rows in memory.
     fn hash(&self, piece: usize, rows: Option<usize>) -> Result<u64>;
 
     /// Describes a piece, for messages.
@@ -68,7 +69,7 @@ impl RowSource for Cow<'_, [Vec<u32>]> {
     }
 
     fn open_all(&self, pieces: Range<usize>, skipped: usize) -> RowIter<'_> {
-        let row = |piece: usize| Ok(CorpusRow { piece, tokens: self[piece].clone(), place: None, hash: 0 });
+        let row = |piece: usize| CorpusRow { piece, tokens: Ok(self[piece].clone()), place: None, hash: 0 };
         Box::new((pieces.start..pieces.end.min(self.len())).map(row).skip(skipped))
     }
 
@@ -161,45 +162,41 @@ impl<'m> CorpusRows<'m> {
 
     /// The prompts of consecutive pieces: the piece, the prompt and its place, and the hash of the piece's prompts up
     /// to this prompt.
-    fn hashed(&self, pieces: Range<usize>) -> impl Iterator<Item = (usize, Result<(Prompt, Place, u64)>)> + use<> {
+    fn hashed(&self, pieces: Range<usize>) -> impl Iterator<Item = (usize, Result<(Prompt, Place)>, u64)> + use<> {
         let (mut hash, mut current) = (Xxh3::new(), pieces.start);
         self.pieces.open_all(pieces).map(move |(piece, placed)| {
             if piece != current {
                 (hash, current) = (Xxh3::new(), piece);
             }
-            let hashed = placed.map_err(Error::from).map(|(prompt, place)| {
-                match &prompt {
+            // What can't be read as a prompt is not hashed.
+            if let Ok((prompt, _)) = &placed {
+                match prompt {
                     Prompt::Text(text) => hash.update(text.as_bytes()),
                     Prompt::Tokens(ids) => ids.iter().for_each(|id| hash.update(&id.to_le_bytes())),
                 }
                 // Mark the end of the prompt.
                 hash.update(&[0xff]);
-                (prompt, place, hash.digest())
-            });
-            (piece, hashed)
+            }
+            (piece, placed.map_err(Error::from), hash.digest())
         })
     }
 
-    /// The joined rows of a piece.
+    /// The invalid prompts of a piece, then its joined rows.
     fn joined_rows(&self, piece: usize, join: &Join<'_>, skipped: usize) -> RowIter<'static> {
         let (mut prompts, mut failed, mut hash) = (Vec::new(), Vec::new(), 0);
-        for (_, prompt) in self.hashed(piece..piece + 1) {
-            match prompt.and_then(|(prompt, place, own)| Ok((self.row(prompt, place)?, own))) {
-                Ok(((tokens, _), own)) => {
-                    hash = own;
-                    prompts.push(tokens);
-                }
+        for (_, prompt, own) in self.hashed(piece..piece + 1) {
+            hash = own;
+            match prompt.and_then(|(prompt, place)| self.row(prompt, place)) {
+                Ok((tokens, _)) => prompts.push(tokens),
                 Err(error) => failed.push(Err(error)),
             }
         }
-        match join(&prompts) {
-            Ok(rows) => {
-                let rows = rows.into_iter().skip(skipped);
-                let rows = rows.map(move |tokens| Ok(CorpusRow { piece, tokens, place: None, hash }));
-                Box::new(failed.into_iter().chain(rows))
-            }
-            Err(error) => Box::new(std::iter::once(Err(error))),
-        }
+        let rows = match join(&prompts) {
+            Ok(rows) => rows.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error)],
+        };
+        let rows = failed.into_iter().chain(rows).skip(skipped);
+        Box::new(rows.map(move |tokens| CorpusRow { piece, tokens, place: None, hash }))
     }
 
     /// Tokenizes a prompt.
@@ -224,22 +221,22 @@ impl RowSource for CorpusRows<'_> {
             return Box::new(rows);
         }
         let mut left = skipped;
-        Box::new(self.hashed(pieces).filter_map(move |(piece, prompt)| match prompt {
-            Ok(_) if piece == first && left > 0 => {
+        Box::new(self.hashed(pieces).filter_map(move |(piece, prompt, hash)| {
+            if piece == first && left > 0 {
                 left -= 1;
-                None
+                return None;
             }
-            prompt => Some(prompt.and_then(|(prompt, place, hash)| {
-                let (tokens, place) = self.row(prompt, place)?;
-                Ok(CorpusRow { piece, tokens, place: Some(place), hash })
-            })),
+            let (tokens, place) = match prompt.and_then(|(prompt, place)| self.row(prompt, place)) {
+                Ok((tokens, place)) => (Ok(tokens), Some(place)),
+                Err(error) => (Err(error), None),
+            };
+            Some(CorpusRow { piece, tokens, place, hash })
         }))
     }
 
     fn hash(&self, piece: usize, rows: Option<usize>) -> Result<u64> {
         let most = rows.filter(|_| self.join.is_none()).unwrap_or(usize::MAX);
-        let prompts = self.hashed(piece..piece + 1).filter_map(|(_, prompt)| prompt.ok());
-        Ok(prompts.take(most).last().map_or(0, |(_, _, hash)| hash))
+        Ok(self.hashed(piece..piece + 1).take(most).last().map_or(0, |(_, _, hash)| hash))
     }
 
     fn name(&self, piece: usize) -> String {

@@ -24,7 +24,7 @@ use super::placing::{Placing, PromptRow};
 use super::stream_summary::StreamSummary;
 use super::writer::Writer;
 use super::{Dump, DumpModel, DumpReport, DumpedModel, Seen, SplitByShard};
-use crate::corpus::{CorpusRow, RowSource};
+use crate::corpus::RowSource;
 use crate::error::DumpError;
 use hooklens_model::device::synchronize;
 use hooklens_model::error::{Error, Place, Result};
@@ -49,10 +49,16 @@ pub enum SeenInStream<'b> {
 /// Callback for the progress of a dump that reads its prompts from a corpus.
 pub type StreamWatcher<'w> = dyn FnMut(SeenInStream<'_>) + 'w;
 
+/// A prompt of a window.
+struct WindowRow {
+    tokens: Vec<u32>,
+    place: Option<Place>,
+}
+
 /// Prompts that are computed together.
 #[derive(Default)]
 struct Window {
-    rows: Vec<CorpusRow>,
+    rows: Vec<WindowRow>,
     /// Errors of skipped prompts.
     failed: Vec<Error>,
     /// Hashes of the pieces that ended in this window.
@@ -160,16 +166,13 @@ impl Reader<'_> {
             while window.rows.len() < self.most
                 && let Some(next) = rows.next()
             {
-                match next {
-                    Ok(next) => {
-                        while piece < next.piece {
-                            window.ended.push(hash);
-                            (piece, row, hash) = (piece + 1, 0, 0);
-                        }
-                        hash = next.hash;
-                        row += 1;
-                        window.rows.push(next);
-                    }
+                while piece < next.piece {
+                    window.ended.push(self.ended(piece, row, hash)?);
+                    (piece, row, hash) = (piece + 1, 0, 0);
+                }
+                (row, hash) = (row + 1, next.hash);
+                match next.tokens {
+                    Ok(tokens) => window.rows.push(WindowRow { tokens, place: next.place }),
                     Err(error) if skips && is_of_prompt(&error) => window.failed.push(error),
                     Err(error) => return Err(error),
                 }
@@ -177,7 +180,7 @@ impl Reader<'_> {
             window.is_last = rows.peek().is_none();
             if window.is_last {
                 while piece < self.end {
-                    window.ended.push(hash);
+                    window.ended.push(self.ended(piece, row, hash)?);
                     (piece, row, hash) = (piece + 1, 0, 0);
                 }
             }
@@ -187,6 +190,12 @@ impl Reader<'_> {
                 return Ok(());
             }
         }
+    }
+
+    /// The hash of a whole piece, given the hash of its first `row` rows. Prompts that are joined may be too short for a
+    /// single row.
+    fn ended(&self, piece: usize, row: usize, hash: u64) -> Result<u64> {
+        if row > 0 { Ok(hash) } else { self.source.hash(piece, None) }
     }
 }
 
@@ -236,7 +245,7 @@ impl<M: DumpModel> Computing<'_, M> {
                 break;
             }
             let Window { rows, mut failed, ended, mark, is_last } = window?;
-            let mut checked: Vec<(CorpusRow, PromptRow)> = Vec::with_capacity(rows.len());
+            let mut checked: Vec<(WindowRow, PromptRow)> = Vec::with_capacity(rows.len());
             for row in rows {
                 match self.dump.check_row(self.model, &row.tokens) {
                     Ok(kept) => checked.push((row, kept)),
@@ -274,14 +283,14 @@ impl<M: DumpModel> Computing<'_, M> {
     }
 
     /// Whether a prompt, with the prefix, begins with the beginning-of-sequence token.
-    fn begins_with_bos(&self, row: &CorpusRow) -> bool {
+    fn begins_with_bos(&self, row: &WindowRow) -> bool {
         self.bos.is_some() && self.dump.prefix.first().or(row.tokens.first()).copied() == self.bos
     }
 
     /// Computes the rows of a window in batches.
     fn window(
         &mut self,
-        rows: Vec<(CorpusRow, PromptRow)>,
+        rows: Vec<(WindowRow, PromptRow)>,
         end: WindowEnd,
         mut prefix: Option<&mut hooklens_model::kv_cache::KeyValueCache>,
         mut shared_prefix: Option<&mut hooklens_analysis::experiments::SharedPrefix<'_>>,

@@ -287,9 +287,8 @@ fn batches<'p>(
     std::iter::from_fn(move || {
         let mut pieces = 0;
         let batch = rows.by_ref().take(size).map(|row| {
-            let row = row?;
             pieces = row.piece + 1;
-            Ok(row.tokens)
+            row.tokens
         });
         let batch = batch.collect::<Result<Vec<_>>>().map(|batch| (batch, pieces));
         (!matches!(&batch, Ok((rows, _)) if rows.is_empty())).then_some(batch)

@@ -269,7 +269,7 @@ impl<'m> FromModel<'m> {
             };
             if let Some(row) = rest.next() {
                 self.place.row += 1;
-                return row.map(|row| Some(row.tokens));
+                return row.tokens.map(Some);
             }
             self.rest = None;
             self.place = RowPlace { piece: self.place.piece + 1, row: 0, ..self.place };
