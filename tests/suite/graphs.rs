@@ -24,7 +24,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use crate::seeded::fixture;
-use crate::support::{any_plain, cases, cross_layer, device, fixtures, fixtures_with, random_model};
+use crate::support::{any_plain, assert_close, cases, cross_layer, device, fixtures, fixtures_with, random_model};
 
 pub(crate) fn tokens() -> Vec<u32> {
     vec![3, 9, 1, 7, 9, 2]
@@ -182,6 +182,42 @@ fn checks_are_of_every_target() {
     let rows = graph.nodes().iter().filter(|node| node.is_feature()).count() + 1;
     assert_eq!(counts(&check)[2], 2 * rows);
     assert!(check.deviation < 1e-4, "{check:?}");
+}
+
+/// Features are combined, and edited, by number only if they are features of the same dictionary of the same model.
+#[test]
+fn features_of_other_models_and_dictionaries_are_refused() {
+    let config = || TransformerConfig::new(2, 16, 2, 20, 16);
+    let [model, other] = [3, 4].map(|seed| random_model(config(), seed));
+    let at = |layer: usize| [format!("blocks.{layer}.hook_mlp_in"), format!("blocks.{layer}.hook_mlp_out")];
+    let of = |layer: usize| random_dictionary(16, &at(layer)[0], Some(&at(layer)[1]), false);
+    let graph = |model: &HookedTransformer, replacement: &Replacement| {
+        let options = GraphOptions::new().target(GraphTarget::id(model, 3));
+        AttributionGraph::new(model, tokens(), replacement, &options).unwrap()
+    };
+    let [first, second] = [of(0), of(1)];
+    let replacement = Replacement::dictionaries(vec![first.clone(), second.clone()]);
+    let own = graph(&model, &replacement);
+    assert!(own.minus(&graph(&model, &Replacement::dictionaries(vec![first, second.clone()]))).is_ok());
+    for (other, expected) in [
+        (graph(&other, &replacement), "the model is"),
+        (graph(&model, &Replacement::dictionaries(vec![of(0), second.clone()])), "a site of features is"),
+        (graph(&model, &Replacement::neurons(1000)), "a site of features is"),
+    ] {
+        let message = own.minus(&other).unwrap_err().to_string();
+        assert!(message.starts_with(expected) && message.ends_with("the same in all graphs"), "{message}");
+    }
+    // A feature of layer 1 is the second site of one replacement and the only site of the other.
+    let node = own.nodes().iter().find(|node| node.is_feature() && node.layer == Some(1)).unwrap();
+    let edits = [node.edit(0.0).unwrap()];
+    let logits = |replacement| intervene(&model, tokens(), replacement, &edits, Hold::Everything).unwrap();
+    let alone = Replacement::dictionaries(vec![second]);
+    let by_layer = [FeatureEdit::times(1, node.position, node.unit().unwrap(), 0.0)];
+    let expected = intervene(&model, tokens(), &alone, &by_layer, Hold::Everything).unwrap();
+    assert_close(&logits(&alone), &expected, 1e-6, "an edit of another graph");
+    let missing = Replacement::dictionaries(vec![of(0)]);
+    let message = intervene(&model, tokens(), &missing, &edits, Hold::Everything).unwrap_err().to_string();
+    assert!(message.contains("one of the layers 0"), "{message}");
 }
 
 /// Whether graphs reject this model by name: its streams are normalized after sums, its projections are clipped, or its

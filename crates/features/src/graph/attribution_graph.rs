@@ -1,6 +1,10 @@
 //! [`AttributionGraph`]: nodes, their direct effects on each other, and a check that the effects sum to the nodes'
 //! values.
 
+use std::sync::Arc;
+
+use hooklens_hooks::ModelIdentity;
+
 use super::influence::threshold;
 use super::intervene::FeatureEdit;
 use super::options::GraphOptions;
@@ -146,6 +150,8 @@ pub struct AttributionGraph {
     pub(super) active: usize,
     pub(super) left_out: usize,
     pub(super) n_layers: usize,
+    /// The weights of the model; `None` only in tests without a model.
+    pub(super) model: Option<Arc<ModelIdentity>>,
     /// The features of each site, as units of a dashboard.
     pub(super) units: Vec<Units>,
     pub(super) prompts: usize,
@@ -180,6 +186,7 @@ impl AttributionGraph {
             active,
             left_out,
             n_layers,
+            model: None,
             units,
             prompts: 1,
             prompt: String::new(),

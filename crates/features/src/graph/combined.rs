@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::attribution_graph::{AttributionGraph, GraphNode, NodeKind};
+use crate::Units;
 use crate::error::GraphError;
 use hooklens_model::error::Result;
 
@@ -31,8 +32,8 @@ impl AttributionGraph {
     /// ```
     ///
     /// # Errors
-    /// [`GraphError::Setting`] if there are no graphs, or if they differ in the number of tokens, layers, targets or
-    /// sites with features; also the first error of the iterator.
+    /// [`GraphError::Setting`] if there are no graphs, or if they differ in the model, the dictionaries, or the number of
+    /// tokens, layers, targets or sites with features; also the first error of the iterator.
     pub fn mean(graphs: impl IntoIterator<Item = Result<Self>>) -> Result<Self> {
         let (mut sum, mut count) = (Sum::default(), 0u32);
         for graph in graphs {
@@ -195,7 +196,7 @@ impl Sum {
             (sum.active, sum.left_out, sum.n_layers),
             sum.units,
         );
-        (graph.prompts, graph.prompt) = (sum.prompts, sum.prompt);
+        (graph.prompts, graph.prompt, graph.model) = (sum.prompts, sum.prompt, sum.model);
         if graph.prompts > 1 {
             graph.prompt = format!("{} (and {} more)", graph.prompt, graph.prompts - 1);
         }
@@ -203,7 +204,8 @@ impl Sum {
     }
 }
 
-/// Checks that two graphs have the same nodes, apart from features.
+/// Checks that two graphs have the same nodes, apart from features, and that a feature of one is that feature of the
+/// other.
 fn same(first: &AttributionGraph, other: &AttributionGraph) -> Result<()> {
     let compared = [
         ("the number of tokens", first.tokens.len(), other.tokens.len()),
@@ -212,13 +214,32 @@ fn same(first: &AttributionGraph, other: &AttributionGraph) -> Result<()> {
         ("the number of sites with features", first.units().len(), other.units().len()),
         ("the number of nodes other than features", first.columns_behind(), other.columns_behind()),
     ];
-    match compared.into_iter().find(|(_, wanted, given)| wanted != given) {
-        None => Ok(()),
-        Some((what, wanted, given)) => {
-            let given = format!("{wanted} and {given}");
-            Err(GraphError::Setting { what, given, wanted: "the same number in all graphs" }.into())
+    let fails = |what, given, wanted| Err(GraphError::Setting { what, given, wanted }.into());
+    if let Some((what, wanted, given)) = compared.into_iter().find(|(_, wanted, given)| wanted != given) {
+        return fails(what, format!("{wanted} and {given}"), "the same number in all graphs");
+    }
+    if let (Some(own), Some(given)) = (&first.model, &other.model)
+        && !own.is(given)
+    {
+        return fails("the model", format!("{} and {}", own.label(), given.label()), "the same in all graphs");
+    }
+    for (own, given) in first.units().iter().zip(other.units()) {
+        let same = match (own.dictionary(), given.dictionary()) {
+            (Some(own), Some(given)) => own.has_latents_of(given)?,
+            (own, given) => own.is_none() && given.is_none(),
+        };
+        if !same || own.point() != given.point() {
+            let given = format!("{} and {}", features_of(own), features_of(given));
+            return fails("a site of features", given, "the same in all graphs");
         }
     }
+    Ok(())
+}
+
+/// The dictionary that the features are latents of, for messages.
+fn features_of(units: &Units) -> String {
+    let kind = units.dictionary().map_or("neurons".into(), |dictionary| format!("latents of `{}`", dictionary.name()));
+    format!("{kind} at `{}`", units.point())
 }
 
 /// A copy of a node with zero values.
@@ -249,6 +270,7 @@ fn empty(graph: &AttributionGraph) -> AttributionGraph {
         token_texts: graph.token_texts.clone(),
         units: graph.units.clone(),
         prompt: graph.prompt.clone(),
+        model: graph.model.clone(),
         ..*graph
     }
 }

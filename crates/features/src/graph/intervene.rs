@@ -375,7 +375,9 @@ impl<'m> Intervention<'m> {
         let of_layer = || sites.iter().position(|site| site.layer == edit.layer);
         let numbers = || sites.iter().map(|site| site.layer.to_string()).collect::<Vec<_>>().join(", ");
         let layers = || missing(format!("one of the layers {}", numbers()));
-        let site = edit.site.or_else(of_layer).ok_or_else(layers)?;
+        // The edit may come from a graph of another replacement.
+        let own = edit.site.filter(|site| sites.get(*site).is_some_and(|own| own.layer == edit.layer));
+        let site = own.or_else(of_layer).ok_or_else(layers)?;
         if edit.position >= positions {
             return Err(missing(format!("a position from 0 to {}", positions - 1)).into());
         }

@@ -21,7 +21,7 @@ use crate::error::GraphError;
 use crate::{Dictionary, Units};
 use hooklens_model::driver::Input;
 use hooklens_model::error::Result;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{HookedTransformer, Identified};
 
 /// Number of gradient rows processed together: large enough for efficient matrix products, and small enough for the CPU
 /// caches.
@@ -435,6 +435,7 @@ fn assemble(
         (active.count(), left_out, frozen.layers.len()),
         sites.iter().map(FeatureSite::units).collect::<Result<_>>()?,
     );
+    graph.model = Some(model.identity());
     graph.chosen_targets.clone_from(&targets.chosen);
     graph.prompt = model.to_string(tokens).unwrap_or_else(|_| graph.token_texts.concat());
     Ok(graph)

@@ -203,6 +203,11 @@ impl Units {
         })
     }
 
+    /// The point at which the units are active.
+    pub(crate) fn point(&self) -> &str {
+        &self.point
+    }
+
     /// The dictionary, if the units are latents.
     pub(crate) fn dictionary(&self) -> Option<&Dictionary> {
         match &self.kind {
