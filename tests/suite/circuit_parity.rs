@@ -9,7 +9,7 @@ use hooklens::patching::{Ablation, Metric, Patching};
 use hooklens::prelude::*;
 use serde::Deserialize;
 
-use crate::support::fixtures;
+use crate::support::{fixtures, random_model};
 
 #[derive(Deserialize)]
 struct Golden {
@@ -191,4 +191,22 @@ fn damaged_circuit_files_are_refused() {
     assert!(Circuit::from_json(&graph, &unscored.to_string()).is_ok());
     let error = EdgeScores::from_mib(&graph, &unscored.to_string()).unwrap_err().to_string();
     assert!(error.contains("the edge embed -> 0_mlp has no score"), "{error}");
+}
+
+/// MIB's files have an edge for each query head, also if heads share keys and values.
+#[test]
+fn scores_of_shared_keys_and_values_are_read_as_written() {
+    for (heads, shared) in [(4, 4), (4, 2), (4, 1), (6, 2)] {
+        let model = random_model(TransformerConfig::new(2, 24, heads, 20, 8).with_kv_heads(shared), 5);
+        let metric = Metric::logit_diff(&model, 3u32, 4u32).unwrap();
+        let ablation = Ablation::Resample(vec![9u32, 2, 1].into());
+        let patching = Patching::ablating(&model, vec![1u32, 2, 3], ablation, metric).unwrap();
+        let scores = patching.edges(Gradient::AtBase).unwrap();
+        let circuit = Circuit::top(&scores, 30).unwrap();
+        let again = EdgeScores::from_mib(&scores.graph(), &scores.to_mib(&model, &circuit).unwrap()).unwrap();
+        let largest = scores.scores.values().iter().fold(0f64, |most, x| most.max(x.abs()));
+        for (read, written) in again.scores.values().iter().zip(scores.scores.values()) {
+            assert!((read - written).abs() <= 1e-12 * largest, "{heads}, {shared}: {read}, {written}");
+        }
+    }
 }

@@ -104,7 +104,10 @@ impl Circuit {
         Ok(Self::of_places(&graph, places))
     }
 
-    /// The `count` edges with the lowest mean scores: those whose ablation lowers the metric most.
+    /// The `count` edges with the lowest mean scores: those whose ablation lowers the metric most. The scores must be
+    /// effects of ablating edges in clean runs, from [`Patching::ablating`](crate::patching::Patching::ablating) or
+    /// [`Patching::reversed`](crate::patching::Patching::reversed). With `Patching::new` alone, helpful edges have the
+    /// highest scores.
     ///
     /// # Errors
     /// Fails if a score is not finite.

@@ -121,7 +121,8 @@ impl EdgeScores {
     }
 
     /// Formats the mean scores as MIB's JSON, with the edges of a circuit marked as `in_graph`. The sign of the scores
-    /// is reversed: positive scores say that keeping an edge raises the metric.
+    /// is reversed: positive scores say that keeping an edge raises the metric. As for [`Circuit::most_helpful`], the
+    /// scores must be effects of ablations. Query heads that share keys and values each get an equal part of the score.
     ///
     /// ```
     /// use hooklens::attribution::{EdgeScores, Gradient};
@@ -155,8 +156,10 @@ impl EdgeScores {
         }
         nodes.insert("logits".into(), MibNode { in_graph: true, neurons: None });
         for (from, to) in graph.places() {
-            for name in receiver_names(&graph, to, Naming::Mib) {
-                let score = Some(-mean.values()[[from, to]]);
+            let names = receiver_names(&graph, to, Naming::Mib);
+            // Query heads that share keys and values get equal parts of the score.
+            let score = Some(-mean.values()[[from, to]] / names.len() as f64);
+            for name in names {
                 let edge = MibEdge { score, in_graph: circuit.keeps((from, to)) };
                 edges.insert(format!("{}->{name}", sender(graph.senders()[from], Naming::Mib)), edge);
             }
