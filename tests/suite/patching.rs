@@ -290,6 +290,12 @@ fn what_cannot_be_patched_is_said() {
     assert!(Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED[..1]), metric(&model)).is_err());
     let three = Metric::logit(&model, vec![1, 2, 3]).unwrap();
     assert!(Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), three).is_err());
+    let count = CLEAN.len() as u32;
+    for (answers, wrong) in [(0..count, 0..count + 1), (0..count + 1, 0..count), (0..1, 0..count + 1)] {
+        let lists = Metric::logit_diff(&model, answers.collect::<Vec<u32>>(), wrong.collect::<Vec<u32>>()).unwrap();
+        let message = Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), lists).unwrap_err().to_string();
+        assert_eq!(message, format!("the metric names tokens for {} examples, but there are {count}", count + 1));
+    }
     assert!(Metric::logit(&model, 99).is_err());
     let patching = Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), metric(&model)).unwrap();
     let message = patching.sweep(&Sites::new("resid_pre0").per([Axis::Head])).unwrap_err().to_string();

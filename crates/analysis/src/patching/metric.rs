@@ -185,14 +185,14 @@ impl Metric {
 
     /// Checks that the metric has tokens for this number of examples.
     pub(crate) fn check_examples(&self, examples: usize) -> Result<(), PatchError> {
-        let known = match &self.judge {
-            Judge::LogitDiff { answer, wrong } => known(answer).or(known(wrong)),
-            Judge::Logit(answer) | Judge::LogProb(answer) => known(answer),
-            Judge::Last(_) | Judge::All(_) => None,
+        let lists: &[&[u32]] = match &self.judge {
+            Judge::LogitDiff { answer, wrong } => &[answer, wrong],
+            Judge::Logit(answer) | Judge::LogProb(answer) => &[answer],
+            Judge::Last(_) | Judge::All(_) => &[],
         };
-        match known {
-            Some(given) if given != examples => Err(PatchError::MetricExamples { given, examples }),
-            _ => Ok(()),
+        match lists.iter().map(|ids| ids.len()).find(|given| *given > 1 && *given != examples) {
+            Some(given) => Err(PatchError::MetricExamples { given, examples }),
+            None => Ok(()),
         }
     }
 
@@ -256,10 +256,6 @@ fn ids(model: &impl Patchable, choice: TokenChoice) -> Result<Vec<u32>> {
         return Err(InputError::Empty { what: "the list of answers".into() }.into());
     }
     Ok(ids)
-}
-
-fn known(ids: &[u32]) -> Option<usize> {
-    (ids.len() > 1).then_some(ids.len())
 }
 
 fn pick(ids: &[u32], example: usize) -> u32 {
