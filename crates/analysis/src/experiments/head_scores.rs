@@ -126,7 +126,8 @@ const PATTERNS: [&str; 3] = ["previous token", "duplicate token", "induction"];
 /// Accumulated scores of one layer's heads over several batches.
 #[derive(Debug, Clone, Default)]
 pub struct HeadSums {
-    heads: Vec<HeadScores>,
+    /// Sums of each head's scores, in the order of [`PATTERNS`].
+    heads: Vec<[f64; 3]>,
     /// Number of queries with a previous token, with a duplicate, and with an induction target.
     counts: [usize; 3],
 }
@@ -143,7 +144,7 @@ impl HeadSums {
         }
         let pattern = pattern.to_ndarray()?;
         let real = |row: usize, at: usize| tokens.mask().is_none_or(|mask| mask[row * len + at]);
-        self.heads.resize(heads, HeadScores::default());
+        self.heads.resize(heads, [0.0; 3]);
         for row in 0..batch {
             let ids = tokens.row(row);
             for query in (1..len).filter(|query| real(row, *query)) {
@@ -152,9 +153,9 @@ impl HeadSums {
                 let before = if real(row, query - 1) { vec![query - 1] } else { vec![] };
                 for (kind, keys) in [before, earlier, after].iter().enumerate().filter(|(_, keys)| !keys.is_empty()) {
                     self.counts[kind] += 1;
-                    for (head, score) in self.heads.iter_mut().enumerate() {
+                    for (head, sums) in self.heads.iter_mut().enumerate() {
                         let paid: f32 = keys.iter().map(|key| pattern[[row, head, query, *key]]).sum();
-                        *[&mut score.previous_token, &mut score.duplicate_token, &mut score.induction][kind] += paid;
+                        sums[kind] += f64::from(paid);
                     }
                 }
             }
@@ -164,23 +165,42 @@ impl HeadSums {
 
     /// Adds the scores of other batches.
     fn join(&mut self, other: &Self) {
-        self.heads.resize(other.heads.len().max(self.heads.len()), HeadScores::default());
-        for (own, other) in self.heads.iter_mut().zip(&other.heads) {
-            own.previous_token += other.previous_token;
-            own.duplicate_token += other.duplicate_token;
-            own.induction += other.induction;
+        self.heads.resize(other.heads.len().max(self.heads.len()), [0.0; 3]);
+        for (own, other) in self.heads.iter_mut().flatten().zip(other.heads.iter().flatten()) {
+            *own += other;
         }
         self.counts.iter_mut().zip(other.counts).for_each(|(own, other)| *own += other);
     }
 
     /// The mean scores over all batches; NaN where no query has a target.
     pub fn means(&self) -> Vec<HeadScores> {
-        let mean = |sum: f32, count: usize| if count == 0 { f32::NAN } else { sum / count as f32 };
-        let of = |sums: &HeadScores| HeadScores {
-            previous_token: mean(sums.previous_token, self.counts[0]),
-            duplicate_token: mean(sums.duplicate_token, self.counts[1]),
-            induction: mean(sums.induction, self.counts[2]),
+        let mean = |sums: &[f64; 3], kind: usize| match self.counts[kind] {
+            0 => f32::NAN,
+            count => (sums[kind] / count as f64) as f32,
+        };
+        let of = |sums: &[f64; 3]| HeadScores {
+            previous_token: mean(sums, 0),
+            duplicate_token: mean(sums, 1),
+            induction: mean(sums, 2),
         };
         self.heads.iter().map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn long_sums_do_not_lose_small_scores() {
+        let tokens = Tokens::new(vec![vec![1, 2]]).unwrap();
+        let mut sums = HeadSums::default();
+        for score in [16_777_216.0].into_iter().chain([1.0; 100]) {
+            let pattern = Tensor::<4>::full([1, 1, 2, 2], score, &Device::flex());
+            sums.add(&pattern.into(), &tokens).unwrap();
+        }
+        assert_eq!(sums.means()[0].previous_token, 16_777_316f32 / 101.0);
     }
 }
