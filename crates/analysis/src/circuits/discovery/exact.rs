@@ -19,7 +19,8 @@ impl Patching<'_> {
             let clean = runner.clean(&[example])?[0];
             let group = runner.group(vec![example])?;
             let mut scores = Array2::zeros(shape);
-            for (done, chunk) in edges.chunks(runner.rows_at_once(self.base[example].len())).enumerate() {
+            let mut done = example * edges.len();
+            for chunk in edges.chunks(runner.rows_at_once(self.base[example].len())) {
                 let mask = |edge: &(usize, usize)| {
                     let mut mask = Array2::zeros(shape);
                     mask[*edge] = 1.0;
@@ -29,8 +30,8 @@ impl Patching<'_> {
                 for (edge, value) in chunk.iter().zip(values) {
                     scores[*edge] = value - clean;
                 }
-                let before = example * edges.len() + done * chunk.len();
-                self.tell(before + chunk.len(), examples * edges.len());
+                done += chunk.len();
+                self.tell(done, examples * edges.len());
             }
             per_example.push(scores);
         }

@@ -111,7 +111,7 @@ impl Patching<'_> {
         let shape = (graph.senders().len(), graph.receivers().len());
         let edges: Vec<(usize, usize)> = graph.places().collect();
         let groups = runner.groups()?;
-        let CircuitRuns { clean, ablated, .. } = self.run_masks(&runner, &[])?;
+        let CircuitRuns { clean, ablated, .. } = self.run_masks(&runner, std::iter::empty())?;
         let gap = mean(&clean) - mean(&ablated);
         if gap == 0.0 {
             return Err(CircuitError::NoDifference { clean: mean(&clean) }.into());

@@ -115,7 +115,7 @@ impl Patching<'_> {
             let chosen = outside.iter().filter(|_| random.random_bool(0.5)).copied();
             masks.push(mask_of(&Circuit::of_places(circuit.graph(), chosen).complement()));
         }
-        let runs = self.run_masks(&runner, &masks)?;
+        let runs = self.run_masks(&runner, masks.iter().cloned())?;
         let faithfulness = runs.faithfulness()?;
         let mut search = Search::new(&runner, &runs)?;
         for (mask, own) in masks.into_iter().zip(&faithfulness) {

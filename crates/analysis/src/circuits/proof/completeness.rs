@@ -5,6 +5,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::attribution::Sender;
 use crate::circuits::Circuit;
+use crate::circuits::edge_run::{EdgeRunner, mask_of};
 #[cfg(doc)]
 use crate::error::CircuitError;
 use crate::patching::{Patching, Receiver};
@@ -88,11 +89,17 @@ impl Patching<'_> {
     /// Same as [`Patching::completeness`].
     pub fn minimality(&self, circuit: &Circuit) -> Result<Vec<(Sender, Receiver, f64)>> {
         let edges: Vec<(usize, usize)> = circuit.places().collect();
-        let mut circuits = vec![circuit.clone()];
-        circuits.extend(edges.iter().map(|left_out| {
-            Circuit::of_places(circuit.graph(), edges.iter().copied().filter(|edge| edge != left_out))
-        }));
-        let faithfulness = self.run_circuits(&circuits)?.faithfulness()?;
+        let runner = EdgeRunner::new(self)?;
+        runner.graph().check_same(circuit.graph())?;
+        let whole = mask_of(circuit);
+        let masks = (0..edges.len() + 1).map(|number| {
+            let mut mask = whole.clone();
+            if let Some(left_out) = number.checked_sub(1) {
+                mask[edges[left_out]] = 1.0;
+            }
+            mask
+        });
+        let faithfulness = self.run_masks(&runner, masks)?.faithfulness()?;
         let graph = circuit.graph();
         let loss = |(number, (from, to)): (usize, &(usize, usize))| {
             (graph.senders()[*from], graph.receivers()[*to], faithfulness[0] - faithfulness[number + 1])

@@ -59,15 +59,15 @@ impl Patching<'_> {
         for circuit in circuits {
             runner.graph().check_same(circuit.graph())?;
         }
-        let masks: Vec<Array2<f32>> = circuits.iter().map(mask_of).collect();
-        self.run_masks(&runner, &masks)
+        self.run_masks(&runner, circuits.iter().map(mask_of))
     }
 
-    /// Like [`Patching::run_circuits`], for masks that say how much of each edge is ablated.
+    /// Like [`Patching::run_circuits`], for masks that say how much of each edge is ablated. The masks are computed
+    /// again for each batch, so that only one is in memory.
     pub(in crate::circuits) fn run_masks(
         &self,
         runner: &EdgeRunner<'_, '_>,
-        masks: &[Array2<f32>],
+        masks: impl ExactSizeIterator<Item = Array2<f32>> + Clone,
     ) -> Result<CircuitRuns> {
         let none = mask_of(&Circuit::empty(runner.graph()));
         let examples = self.examples();
@@ -81,8 +81,8 @@ impl Patching<'_> {
             for (row, example) in group.examples.iter().enumerate() {
                 (clean[*example], ablated[*example]) = (own[row], empty[row]);
             }
-            for (circuit, mask) in masks.iter().enumerate() {
-                for (value, example) in runner.metric(&group, mask)?.into_iter().zip(&group.examples) {
+            for (circuit, mask) in masks.clone().enumerate() {
+                for (value, example) in runner.metric(&group, &mask)?.into_iter().zip(&group.examples) {
                     metric[[circuit, *example]] = value;
                 }
                 done += group.examples.len();
