@@ -346,18 +346,18 @@ pub(super) mod number {
 }
 
 /// Serializes numbers that may not be finite.
-mod numbers {
+pub(super) mod numbers {
     use super::Number;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(all: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
+    pub(in super::super) fn serialize<S: Serializer>(all: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(all.iter().map(|x| Number::from(*x)))
     }
 
     #[derive(Deserialize)]
     struct One(#[serde(with = "super::number")] f64);
 
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
+    pub(in super::super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
         Ok(Vec::<One>::deserialize(deserializer)?.into_iter().map(|number| number.0).collect())
     }
 }

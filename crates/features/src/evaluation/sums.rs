@@ -4,15 +4,18 @@ use burn::tensor::{Tensor, activation::log_softmax};
 use serde::{Deserialize, Serialize};
 
 use super::intervals::GROUPS;
-use super::share::number;
+use super::share::{number, numbers};
 use crate::host::host;
 
 /// Sums over tokens for one dictionary.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sums {
     pub(super) tokens: usize,
+    #[serde(with = "number")]
     pub(super) l0: f64,
+    #[serde(with = "number")]
     pub(super) l1: f64,
+    #[serde(with = "number")]
     pub(super) error: f64,
     #[serde(with = "number")]
     pub(super) legacy: f64,
@@ -20,12 +23,19 @@ pub(crate) struct Sums {
     pub(super) legacy_tokens: usize,
     #[serde(with = "number")]
     pub(super) cosine: f64,
+    #[serde(with = "number")]
     pub(super) norm_in: f64,
+    #[serde(with = "number")]
     pub(super) norm_out: f64,
+    #[serde(with = "number")]
     pub(super) ratio: f64,
+    #[serde(with = "number")]
     pub(super) square_in: f64,
+    #[serde(with = "number")]
     pub(super) square_out: f64,
+    #[serde(with = "number")]
     pub(super) product: f64,
+    #[serde(with = "numbers")]
     pub(super) mean: Vec<f64>,
     pub(super) active: Vec<u64>,
     pub(super) prompts: Vec<u64>,
@@ -50,11 +60,16 @@ struct OfToken {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Losses {
     pub(super) predicted: usize,
+    #[serde(with = "number")]
     pub(super) loss: f64,
+    #[serde(with = "number")]
     pub(super) dictionary: f64,
+    #[serde(with = "number")]
     pub(super) zeros: f64,
     pub(super) positions: usize,
+    #[serde(with = "number")]
     pub(super) kl_dictionary: f64,
+    #[serde(with = "number")]
     pub(super) kl_zeros: f64,
     /// The sums of each group of prompts.
     #[serde(default)]
@@ -297,5 +312,22 @@ impl Losses {
             self.add_position(own);
             self.group(groups[at / len]).add_position(own);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After an overflow, sums are infinite or not numbers. A share must say so instead of being unreadable.
+    #[test]
+    fn sums_that_are_not_finite_are_read_as_written() {
+        let sums = Sums { error: f64::NAN, l1: f64::INFINITY, mean: vec![0.5, f64::NEG_INFINITY], ..Sums::default() };
+        let losses = Losses { loss: f64::NAN, kl_zeros: f64::INFINITY, ..Losses::default() };
+        let (own, of_losses) = (serde_json::to_string(&sums).unwrap(), serde_json::to_string(&losses).unwrap());
+        let read: Sums = serde_json::from_str(&own).unwrap();
+        assert!(read.error.is_nan() && (read.l1, read.mean) == (sums.l1, sums.mean), "{own}");
+        let read: Losses = serde_json::from_str(&of_losses).unwrap();
+        assert!(read.loss.is_nan() && read.kl_zeros == f64::INFINITY, "{of_losses}");
     }
 }
