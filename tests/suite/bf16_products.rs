@@ -140,7 +140,7 @@ fn what_can_not_be_rounded_is_refused() {
         let error = HookedTransformer::from_pretrained_with(path, options).unwrap_err().to_string();
         assert!(error.contains("can't be combined with") && error.contains(words), "{error}");
     }
-    for (model, words) in [("embedded:ioi", "a model without bf16 weights"), ("t5", "an encoder-decoder")] {
+    for (model, words) in [("embedded:ioi", "a model without bf16 linear layers"), ("t5", "an encoder-decoder")] {
         let folder = fixtures().join(model);
         let name = if folder.is_dir() { folder.to_str().unwrap() } else { model };
         let output = program().args(["bench", "--dtype", "bf16-products", "--model", name]).output().unwrap();

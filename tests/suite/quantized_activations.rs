@@ -68,8 +68,8 @@ fn field(name: &str, kind: u32, value: &[u8]) -> Vec<u8> {
     [&text(name)[..], &kind.to_le_bytes(), value].concat()
 }
 
-/// The model that `llama_cpp.py` writes.
-fn model(of: Of) -> Vec<u8> {
+/// The model that `llama_cpp.py` writes, if `quantized` holds for every matrix. Others have `f32` values.
+fn model(of: Of, quantized: impl Fn(&str) -> bool) -> Vec<u8> {
     let mut shapes = vec![
         ("token_embd".to_string(), vec![VOCABULARY, 256]),
         ("output".into(), vec![VOCABULARY, 256]),
@@ -107,15 +107,16 @@ fn model(of: Of) -> Vec<u8> {
     ];
     let (mut infos, mut data) = (Vec::new(), Vec::new());
     for (seed, (name, shape)) in shapes.iter().enumerate() {
-        let is_norm = shape.len() == 1;
+        let in_blocks = shape.len() == 2 && quantized(name);
         infos.extend(text(&format!("{name}.weight")));
         infos.extend((shape.len() as u32).to_le_bytes());
         shape.iter().rev().for_each(|size| infos.extend((*size as u64).to_le_bytes()));
-        infos.extend(if is_norm { 0 } else { of.1 }.to_le_bytes());
+        infos.extend(if in_blocks { of.1 } else { 0 }.to_le_bytes());
         infos.extend((data.len() as u64).to_le_bytes());
-        match is_norm {
-            true => data.extend(1f32.to_le_bytes().repeat(shape[0])),
-            false => data.extend(blocks(of, seed as u64, shape.iter().product())),
+        let len = shape.iter().product();
+        match in_blocks {
+            true => data.extend(blocks(of, seed as u64, len)),
+            false => data.extend(1f32.to_le_bytes().repeat(len)),
         }
         data.resize(data.len().next_multiple_of(32), 0);
     }
@@ -127,7 +128,7 @@ fn model(of: Of) -> Vec<u8> {
 
 fn written(folder: &Path, of: Of) -> PathBuf {
     let path = folder.join(format!("{}.gguf", of.0));
-    fs::write(&path, model(of)).unwrap();
+    fs::write(&path, model(of, |_| true)).unwrap();
     path
 }
 
@@ -275,7 +276,7 @@ fn what_can_not_be_quantized_is_refused() {
         assert!(error.starts_with("`quantize_activations` can't be combined with") && error.contains(words), "{error}");
     }
     for (model, words) in
-        [("embedded:ioi", "block-quantized weights"), ("t5", "an encoder-decoder"), ("bert", "an encoder")]
+        [("embedded:ioi", "block-quantized linear layers"), ("t5", "an encoder-decoder"), ("bert", "an encoder")]
     {
         let folder = fixtures().join(model);
         let name = if folder.is_dir() { folder.to_str().unwrap() } else { model };
@@ -285,6 +286,12 @@ fn what_can_not_be_quantized_is_refused() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && said.contains(words), "{name}: {said}");
     }
+    // An embedding table is looked up, not multiplied.
+    let path = folder.path().join("table.gguf");
+    fs::write(&path, model(FORMATS[4], |name| name == "token_embd")).unwrap();
+    assert_eq!(loaded(&path, LoadOptions::new()).load_report().in_blocks, ["token_embd.weight"]);
+    let error = HookedTransformer::from_pretrained_with(path.to_str().unwrap(), quantized()).unwrap_err().to_string();
+    assert!(error.contains("a model without block-quantized linear layers"), "{error}");
     let output = program().args(["bench", "--dtype", "q4", "--model", "embedded:ioi"]).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("use f32, f16, bf16 or f64, or q8"), "{said}");

@@ -120,7 +120,7 @@ def test_activations_are_rounded_as_in_llama_cpp():
     for name, dtype, words in [
         (path, "q4", "or q8, or bf16-products"),
         ("embedded:ioi", "q8", "block-quantized"),
-        ("embedded:ioi", "bf16-products", "without bf16 weights"),
+        ("embedded:ioi", "bf16-products", "without bf16 linear layers"),
     ]:
         with pytest.raises(Exception, match=words):
             HookedTransformer.from_pretrained_no_processing(name, dtype=dtype)

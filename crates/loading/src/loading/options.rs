@@ -55,8 +55,8 @@ impl InputRounding {
     /// The error for models without weights whose products could round their inputs.
     pub(crate) fn not_applicable(self) -> InputError {
         let model = match self {
-            InputRounding::EightBits => "a model without block-quantized weights",
-            InputRounding::Bf16 => "a model without bf16 weights",
+            InputRounding::EightBits => "a model without block-quantized linear layers",
+            InputRounding::Bf16 => "a model without bf16 linear layers",
         };
         InputError::NoSuchOption { option: self.option(), model }
     }
@@ -304,13 +304,13 @@ impl LoadOptions {
     ///
     /// # Errors
     /// Loading fails with [`InputError::Conflict`] or [`InputError::NoSuchOption`] unless the model is a decoder with
-    /// block-quantized weights that stay quantized: on the CPU, without `dtype`, `process` or `trainable`.
+    /// block-quantized linear layers that stay quantized: on the CPU, without `dtype`, `process` or `trainable`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// let options = LoadOptions::new().quantize_activations();
     /// let refused = HookedTransformer::from_pretrained_with("embedded:ioi", options).unwrap_err();
-    /// assert!(refused.to_string().contains("a model without block-quantized weights"));
+    /// assert!(refused.to_string().contains("a model without block-quantized linear layers"));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
@@ -328,14 +328,14 @@ impl LoadOptions {
     ///
     /// # Errors
     /// Loading fails with [`InputError::Conflict`] or [`InputError::NoSuchOption`] unless the model is a decoder with
-    /// `bf16` weights that stay as stored: on the CPU, without `dtype`, `process`, `trainable` or
+    /// `bf16` linear layers that stay as stored: on the CPU, without `dtype`, `process`, `trainable` or
     /// [`LoadOptions::quantize_activations`].
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// let options = LoadOptions::new().bf16_products();
     /// let refused = HookedTransformer::from_pretrained_with("embedded:ioi", options).unwrap_err();
-    /// assert!(refused.to_string().contains("a model without bf16 weights"));
+    /// assert!(refused.to_string().contains("a model without bf16 linear layers"));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]

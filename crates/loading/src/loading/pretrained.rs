@@ -9,7 +9,7 @@ use super::adapter::Adapter;
 use super::assemble::Assembler;
 use super::bos_habit;
 use super::ends::{beginning, ends, without_ends};
-use super::options::{InputRounding, LoadOptions};
+use super::options::LoadOptions;
 use crate::embedded;
 use crate::families::{self, Described};
 use crate::gguf::{self, GgufModel};
@@ -87,11 +87,8 @@ impl FromPretrained for HookedTransformer {
         })?;
         report.read_each_time = paging.as_ref().map_or(0, Paging::read_each_time);
         if let Some(rounding) = rounding {
-            let applies = match rounding {
-                InputRounding::EightBits => !report.in_blocks.is_empty(),
-                InputRounding::Bf16 => weights.rounds_inputs(),
-            };
-            if !applies {
+            // Embedding tables alone don't count, because they are not multiplied.
+            if !weights.rounds_inputs() {
                 return Err(rounding.not_applicable().into());
             }
             report.rounding.push(rounding.note().into());
