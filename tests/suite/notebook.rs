@@ -62,6 +62,8 @@ fn caches_and_models_are_tables() {
     let shown = cache.shown().unwrap();
     let text = form(&shown, "text/plain");
     assert!(text.starts_with("ActivationCache of 4 points, ") && text.ends_with("kB"), "{text}");
+    let one = model.record("king drum sun", "blocks.0.hook_resid_pre").unwrap().shown().unwrap();
+    assert!(form(&one, "text/plain").starts_with("ActivationCache of 1 point, "));
     let html = form(&shown, "text/html");
     for part in ["blocks.1.attn.hook_pattern", "batch, head, query, key", "[1, 4, 4, 4]", "f32"] {
         assert!(html.contains(part), "{part} in {html}");

@@ -119,8 +119,8 @@ impl Experts {
 /// Mixture of attention heads (JetMoE): each expert has its own group of heads, with query and output projections, and
 /// all experts share keys and values.
 ///
-/// Each of the `n_kv_heads` key/value heads is read by one head of each expert: head `k * count + e` belongs to expert
-/// `e` and reads key/value head `k`. A token is routed to `per_token` experts, whose head outputs are multiplied by the
+/// Each of the `n_kv_heads` key/value heads is read by one head of each expert, or by the same number of heads of each.
+/// Head `h` belongs to expert `h % count`. A token is routed to `per_token` experts, whose head outputs are multiplied by the
 /// experts' weights: a softmax over the chosen experts' scores. All other heads output zero.
 ///
 /// ```

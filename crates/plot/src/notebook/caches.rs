@@ -24,7 +24,8 @@ impl Show for ActivationCache {
         let recorded = self.iter().map(|(name, held)| (row(name.into(), name, held), size(held)));
         let gradients = self.gradients().map(|(name, held)| (row(format!("{name}_grad"), name, held), size(held)));
         let (rows, sizes): (Vec<_>, Vec<u64>) = recorded.chain(gradients).unzip();
-        let what = format!("ActivationCache of {} points, {}", grouped(rows.len()), bytes(sizes.iter().sum()));
+        let points = if rows.len() == 1 { "point" } else { "points" };
+        let what = format!("ActivationCache of {} {points}, {}", grouped(rows.len()), bytes(sizes.iter().sum()));
         let html = table(&what, &["point", "axes", "shape", "type", "size"], rows.into_iter());
         Ok(vec![Shown::text(what), Shown::html(html)])
     }
