@@ -128,6 +128,16 @@ fn budgets_and_estimates_stop_before_the_run() {
     assert!(!folder.path().join("c.json").exists());
     let (code, _, stderr) = circuit(folder.path(), &["--ioi", "5", "--method", "exact", "--budget", "1000"]);
     assert!(code == Some(2) && stderr.contains("more than --budget 1000"), "{stderr}");
+    // Minimality takes one pass per edge of the circuit and prompt, and one more per prompt.
+    let passes = |more: &[&str]| {
+        let (_, _, stderr) = circuit(folder.path(), &[&["--ioi", "5", "--keep", "100", "--dry-run"], more].concat());
+        let number = stderr.split_once("about ").and_then(|(_, rest)| rest.split_once(" passes")).unwrap().0;
+        number.parse::<usize>().unwrap()
+    };
+    assert_eq!(passes(&["--minimality"]), passes(&[]) + 5 * 101);
+    let acdc = ["--ioi", "5", "--method", "acdc", "--threshold", "0.1", "--dry-run", "--save-mib", "m.json"];
+    let (code, _, stderr) = circuit(folder.path(), &acdc);
+    assert!(code == Some(2) && stderr.contains("--save-mib needs scores"), "{stderr}");
 }
 
 #[test]

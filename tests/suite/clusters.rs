@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::packed_dumps::packed;
 use crate::support::{program, skipped};
 
@@ -243,8 +245,17 @@ fn shares_of_results_are_joined() {
     let eval = ["features", "eval", "--model", "embedded:ioi", "--prompts", "prompts.txt", "--batch-size", "1"];
     let one = [&eval[..], &["--dictionary", "embedded:ioi-sae"]].concat();
     let all = [&eval[..], &["--dictionary", "embedded:ioi-transcoders"]].concat();
+    // One share consists of a pair whose prompts are the same.
+    let pair = |corrupted: &str| {
+        let [clean, corrupted] =
+            ["John", corrupted].map(|name| format!("When Mary and John went to the park, {name} gave a ball to"));
+        format!("{}\n", json!({"clean": clean, "corrupted": corrupted, "answer": "Mary", "wrong": "John"}))
+    };
+    fs::write(path.join("pairs.jsonl"), ["Mary", "John", "Mary"].map(pair).concat()).unwrap();
+    let pairs = ["patch", "--model", "embedded:ioi", "--at", "*hook_z", "--per", "head", "--pairs", "pairs.jsonl"];
     let asked = [
         ("patch", &patch[..]),
+        ("pairs", &pairs),
         ("means", &means),
         ("edges", &edges),
         ("pieces", &pieces),

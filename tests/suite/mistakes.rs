@@ -40,6 +40,45 @@ const MISTAKES: &[Mistake] = &[
     ("prompts ioi --count 100001", &["--count", "100001"]),
     ("prompts ioi --model embedded:induction", &["`io`, `s`", "at least 2", "0 of 48", "`Mary`"]),
     ("prompts gender-bias", &["only 0 of 36 are single tokens", "`nurse/man/she/he`"]),
+    // Options that have no effect, and numbers that are only found wrong after a long run.
+    ("attribute --prompt P --answer Mary --metric log-prob", &["--metric log-prob", "--to edges"]),
+    ("attribute --clean P --corrupted P --answer Mary", &["--corrupted", "--to edges"]),
+    ("attribute --prompt P --answer Mary --integrated 5", &["--integrated", "--to edges"]),
+    ("circuit --ioi 2 --method acdc --threshold 0.1 --out x.svg", &["need", "scores", "--out FILE.csv"]),
+    ("circuit --ioi 2 --circuit none.json --out x.svg", &["needs scores", "--out FILE.csv"]),
+    ("circuit --ioi 2 --method acdc --threshold 0.1 --save-mib x.json", &["--save-mib needs scores"]),
+    ("circuit --ioi 2 --adversary-steps 18446744073709551615 --budget 9", &["18446744073709551615 passes"]),
+    ("circuit --ioi 2 --subsets 18446744073709551615 --budget 9", &["18446744073709551615 passes"]),
+    ("circuit --ioi 2 --method eap-ig --steps 18446744073709551615 --budget 9", &["18446744073709551615 passes"]),
+    ("circuit --ioi 2 --nodes heads --subsets 18446744073709551615 --budget 9", &["18446744073709551615 passes"]),
+    ("dump --prompts prompts.txt --on-error skip --out a.safetensors", &["--on-error skip", "a folder as --out"]),
+    ("dump --prompt P --on-error skip --out a", &["--on-error skip", "prompts in files"]),
+    (
+        "features train --prompts prompts.txt --at blocks.2.hook_resid_pre --latents 8 --k 4 --batch-size 0 --out s",
+        &["--batch-size is 0", "at least 1"],
+    ),
+    (
+        "features train --prompts prompts.txt --at blocks.2.hook_resid_pre --latents 8 --architecture topk --k 3.9 --out s",
+        &["--k 3.9", "whole number"],
+    ),
+    (
+        "features train --prompts prompts.txt --at blocks.2.hook_resid_pre --latents 8 --k 4 --coefficient 7 --out s",
+        &["--coefficient", "jumprelu, gated or l1"],
+    ),
+    (
+        "features train --prompts prompts.txt --at blocks.2.hook_resid_pre --latents 8 --k 4 --widths 4 --out s",
+        &["--widths", "matryoshka"],
+    ),
+    (
+        "features train --prompts prompts.txt --at blocks.2.hook_resid_pre --latents 8 --k 4 --tanh --out s",
+        &["--tanh", "jumprelu"],
+    ),
+    (
+        "features train --dump d --limit 3 --at blocks.2.hook_resid_pre --latents 8 --k 4 --out s",
+        &["--dump", "--limit"],
+    ),
+    ("generate --prompt P --max-new-tokens 18446744073709551615", &["15 tokens"]),
+    ("generate --prompt P --temperature 1 --samples 4294967295", &["4294967295 rows", "maximum of 1048576"]),
     // Layers, heads, positions and latents.
     ("dump --prompt P --hooks blocks.9.hook_resid_pre --out a", &["blocks.9.hook_resid_pre", "0 to 3"]),
     ("patch --ioi 2 --at blocks.9.hook_resid_pre", &["blocks.9.hook_resid_pre", "0 to 3"]),

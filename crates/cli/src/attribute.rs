@@ -84,6 +84,12 @@ pub(super) fn run(args: &AttributeArgs) -> CliResult {
     if args.share.shard()?.is_some() && args.to != ToArg::Edges {
         return Err(Failure::Usage("--shard requires --to edges; the other attributions use a single prompt".into()));
     }
+    if args.to != ToArg::Edges {
+        args.pairs.check_direct()?;
+        if args.integrated.is_some() {
+            return Err(Failure::Usage("--integrated requires --to edges".into()));
+        }
+    }
     let model = load("attribute", &args.model, &args.dtype, args.process)?;
     if args.to == ToArg::Edges { edges(args, &model) } else { direct(args, &model) }
 }
@@ -107,6 +113,7 @@ impl Asked {
 fn asked(args: &AttributeArgs, model: &HookedTransformer) -> Result<Vec<Asked>, Failure> {
     if let Some(text) = &args.prompt {
         let (answer, wrong) = args.pairs.answers()?;
+        let wrong = wrong.filter(|_| args.pairs.compares());
         return Ok(vec![Asked { row: model.prompt_row(text, None)?, answer, wrong }]);
     }
     if !args.pairs.are_given() {
@@ -115,7 +122,7 @@ fn asked(args: &AttributeArgs, model: &HookedTransformer) -> Result<Vec<Asked>, 
     }
     let one = |line: Line| {
         let row = line.clean.row(|text| model.prompt_row(text, None))?;
-        Ok(Asked { row, answer: line.answer, wrong: line.wrong })
+        Ok(Asked { row, answer: line.answer, wrong: line.wrong.filter(|_| args.pairs.compares()) })
     };
     args.pairs.lines()?.into_iter().map(one).collect()
 }

@@ -24,6 +24,9 @@ use hooklens_model::kv_cache::{Bits, CacheKind, Offload};
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::{PaddingSide, Tokens, decode_generated};
 
+/// Maximum number of rows: prompts times samples.
+const MOST_ROWS: usize = 1 << 20;
+
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("input").required(true).args(["prompt", "prompts", "tokens"])))]
 pub(super) struct GenerateArgs {
@@ -148,6 +151,11 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
     };
     let prompts = rows_of(&model, args)?;
     let samples = args.samples as usize;
+    let count = prompts.len().saturating_mul(samples);
+    if count > MOST_ROWS {
+        let message = format!("--samples {samples} of {} is {count} rows", plural(prompts.len(), "prompt"));
+        return Err(Failure::Usage(format!("{message}, more than the maximum of {MOST_ROWS}; generate them in parts")));
+    }
     let rows: Vec<Vec<u32>> = prompts.into_iter().flat_map(|row| std::iter::repeat_n(row, samples)).collect();
     let input = Tokens::padded(&rows, 0, PaddingSide::Right)?;
     let sampling = Sampling {
@@ -158,7 +166,8 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
         frequency_penalty: args.frequency_penalty,
         repetition_penalty: args.repetition_penalty,
     };
-    let longest = rows.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_new_tokens);
+    let longest_prompt = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let longest = longest_prompt.saturating_add(args.max_new_tokens);
     let first_token = args.first_token.as_ref().map(|token| one_token(&model, token)).transpose()?;
     let options = |seed: u64| {
         let options = GenerateOptions::new()
@@ -170,7 +179,7 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
         first_token.into_iter().fold(options, GenerateOptions::first_token)
     };
     if let AnyModel::Decoder(model) = &model {
-        fits(model, longest - args.max_new_tokens.min(longest), args.max_new_tokens)?;
+        fits(model, longest_prompt, args.max_new_tokens)?;
         past_context(model, longest);
     }
     let (made, before) = match (&model, &edited) {

@@ -6,11 +6,11 @@ use std::path::Path;
 use clap::{Args, ValueEnum};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Failure;
 use super::args::{TokenRows, token_rows};
 use super::pair_file::{Line, PairFile, PairPlace, PairPrompt, PairToken, ioi_lines};
 use super::share::{Share, setting_name};
 use super::written::WrittenArg;
+use super::{CliResult, Failure};
 use hooklens_analysis::activations::TokenChoice;
 use hooklens_analysis::error::PatchError;
 use hooklens_analysis::patching::{Ablation, Metric, Patchable, Patching};
@@ -67,6 +67,23 @@ impl PairArgs {
         setting_name(&self.metric)
     }
 
+    /// Whether the metric compares the answer with a wrong token.
+    pub(super) fn compares(&self) -> bool {
+        self.metric == MetricArg::LogitDiff
+    }
+
+    /// Fails for options that do not apply to direct contributions to logits.
+    pub(super) fn check_direct(&self) -> CliResult {
+        let wrong = |message: &str| Err(Failure::Usage(message.into()));
+        if self.metric == MetricArg::LogProb {
+            return wrong("--metric log-prob requires --to edges: other contributions add up to logits");
+        }
+        if !self.corrupted.is_empty() || self.corrupted_tokens.is_some() {
+            return wrong("--corrupted and --corrupted-tokens require --to edges");
+        }
+        Ok(())
+    }
+
     /// Whether any prompts are given.
     pub(super) fn are_given(&self) -> bool {
         !self.clean.is_empty() || self.tokens.is_some() || self.pairs.is_some() || self.ioi.is_some()
@@ -76,6 +93,17 @@ impl PairArgs {
     pub(super) fn file(&self) -> Option<&Path> {
         self.pairs.as_ref().map(PairFile::path)
     }
+}
+
+/// Fails if the clean and corrupted prompts of all pairs are identical.
+fn check_differ(lines: &[Line]) -> CliResult {
+    if !lines.iter().all(|line| line.corrupted.as_ref() == Some(&line.clean)) {
+        return Ok(());
+    }
+    let what = if lines.len() == 1 { "prompts are" } else { "prompts of every pair are" };
+    let place = lines.first().and_then(|line| line.place.as_ref()).map_or(String::new(), |at| format!("{at}: "));
+    let message = format!("{place}there is nothing to measure: the clean and the corrupted {what} identical");
+    Err(Failure::Usage(message))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -110,7 +138,9 @@ pub(super) struct Pairs<I> {
 
 impl PairArgs {
     pub(super) fn read<M: PairModel>(&self, model: &M) -> Result<Pairs<M::Input>, Failure> {
-        self.pairs(model, self.lines()?)
+        let lines = self.lines()?;
+        check_differ(&lines)?;
+        self.pairs(model, lines)
     }
 
     /// Pairs of one shard. Mean ablation takes the mean over the clean prompts of all shards. `None` if the shard has no
@@ -121,11 +151,18 @@ impl PairArgs {
         share: &Share,
         ablate: Option<AblateArg>,
     ) -> Result<Option<Pairs<M::Input>>, Failure> {
-        let own = share.of(self.count_and_hash()?.0);
+        let count = self.count_and_hash()?.0;
+        let own = share.of(count);
         if own.is_empty() {
             return Ok(None);
         }
-        let pairs = self.pairs(model, self.lines_in(own)?)?;
+        let is_whole = own.len() == count;
+        let lines = self.lines_in(own)?;
+        // Pairs of other shards may differ.
+        if is_whole && ablate.is_none() {
+            check_differ(&lines)?;
+        }
+        let pairs = self.pairs(model, lines)?;
         if ablate != Some(AblateArg::Mean) {
             return Ok(Some(pairs));
         }
@@ -148,15 +185,6 @@ impl PairArgs {
                     "{place}: --metric logit-diff requires a wrong token for each answer; add the key `wrong`"
                 )));
             }
-        }
-        let same = |line: &Line| line.corrupted.as_ref() == Some(&line.clean);
-        if lines.iter().all(same) {
-            let what = if lines.len() == 1 { "prompts are" } else { "prompts of every pair are" };
-            let place =
-                lines.first().and_then(|line| line.place.as_ref()).map_or(String::new(), |at| format!("{at}: "));
-            return Err(Failure::Usage(format!(
-                "{place}there is nothing to measure: the clean and the corrupted {what} identical"
-            )));
         }
         let (mut clean, mut corrupted, mut answer, mut wrong) = (vec![], vec![], vec![], vec![]);
         let mut places = Vec::new();

@@ -77,6 +77,11 @@ pub(super) enum Found {
 }
 
 impl MethodArgs {
+    /// Whether the method scores edges. ACDC only chooses them.
+    pub(super) fn gives_scores(&self) -> bool {
+        self.of_edges() != MethodArg::Acdc
+    }
+
     pub(super) fn check(&self) -> CliResult {
         let wrong = |message: &str| Err(Failure::Usage(message.into()));
         if self.checkpoint.is_some() && self.of_edges() != MethodArg::LearnedMasks {

@@ -147,6 +147,15 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
         Some(_) => args.method.of_nodes().map(|_| ())?,
         None => args.method.check()?,
     }
+    if args.save_mib.is_some() && !args.method.gives_scores() {
+        return Err(Failure::Usage("--save-mib needs scores, which --method acdc does not give".into()));
+    }
+    let is_picture = matches!(args.out, Some(OutFile { kind: Kind::Picture | Kind::Page, .. }));
+    if is_picture && (args.circuit.is_some() || args.nodes.is_none() && !args.method.gives_scores()) {
+        let message = "pictures show the faithfulness curve, which needs scores: use another --method without \
+                       --circuit, or --out FILE.csv";
+        return Err(Failure::Usage(message.into()));
+    }
     if !(0.0..=1.0).contains(&args.share) {
         return Err(Failure::Usage(format!("--share is {}, but must be at least 0 and at most 1", args.share)));
     }
@@ -160,7 +169,12 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
     let patching = patching(args, &model, &bar)?;
     let examples = patching.examples();
     let discovery = if given.is_some() { 0 } else { args.method.passes(&graph, examples, args.share) };
-    let passes = discovery + args.proof.passes(examples);
+    let edges = match &given {
+        Some(given) => given.len(),
+        None if args.method.gives_scores() => args.count(&graph),
+        None => graph.len(),
+    };
+    let passes = args.proof.passes(edges, examples).saturating_add(discovery);
     if !affordable(args, passes, (graph.len(), "edges"), examples)? {
         return Ok(());
     }
@@ -183,10 +197,7 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
     let proof = args.proof.prove(&patching, scores.as_ref(), resampled, &circuit, selection, &statistics)?;
     bar.finish_and_clear();
     save(args, &circuit.to_json())?;
-    if let Some(path) = &args.save_mib {
-        let Some(scores) = &scores else {
-            return Err(Failure::Usage("--save-mib needs scores, which --method acdc does not give".into()));
-        };
+    if let (Some(path), Some(scores)) = (&args.save_mib, &scores) {
         write(path, scores.to_mib(&model, &circuit)?.as_bytes())?;
         if !args.json {
             said(path)?;
@@ -253,13 +264,20 @@ fn save(args: &CircuitArgs, circuit: &str) -> CliResult {
     if args.json { Ok(()) } else { said(path) }
 }
 
+impl CircuitArgs {
+    /// Number of edges of a circuit that is chosen by scores.
+    fn count(&self, graph: &EdgeGraph) -> usize {
+        self.keep.unwrap_or((graph.len() as f64 * self.share) as usize).min(graph.len())
+    }
+}
+
 /// The circuit of the edges with the best scores, without edges that are on no path from the embedding to the logits,
 /// and the number of edges before the removal.
 fn chosen(args: &CircuitArgs, scores: &EdgeScores) -> Result<(Circuit, usize), Failure> {
     let edges = scores.graph().len();
-    let count = args.keep.unwrap_or((edges as f64 * args.share) as usize);
-    if count > edges {
-        note(format!("the model has only {edges} edges, fewer than --keep {count}"));
+    let count = args.count(&scores.graph());
+    if let Some(keep) = args.keep.filter(|keep| *keep > edges) {
+        note(format!("the model has only {edges} edges, fewer than --keep {keep}"));
     }
     let circuit = best_edges(scores, args.select.selection(), count).map_err(Error::from)?;
     let pruned = circuit.pruned();
@@ -269,7 +287,7 @@ fn chosen(args: &CircuitArgs, scores: &EdgeScores) -> Result<(Circuit, usize), F
             circuit.len() - pruned.len()
         ));
     }
-    Ok((pruned, count.min(edges)))
+    Ok((pruned, count))
 }
 
 fn read(path: &Path, graph: &EdgeGraph) -> Result<Circuit, Failure> {

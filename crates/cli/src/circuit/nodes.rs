@@ -135,7 +135,7 @@ fn passes(args: &CircuitArgs, method: &NodeMethod, nodes: usize, examples: usize
         (false, NodeMethod::Gradients(_)) => 5,
     };
     let curve = if args.circuit.is_some() { 0 } else { MIB_SHARES.len() + 3 };
-    (discovery + curve + 4 + args.proof.subsets + 3) * examples
+    (discovery + curve + 4 + 3).saturating_add(args.proof.subsets).saturating_mul(examples)
 }
 
 fn prove(

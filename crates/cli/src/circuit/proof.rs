@@ -54,10 +54,12 @@ pub(super) struct Curve<C = Circuit> {
 }
 
 impl ProofArgs {
-    /// About how many passes over a prompt the proof needs, without minimality.
-    pub(super) fn passes(&self, examples: usize) -> usize {
-        let runs = MIB_SHARES.len() + 1 + 3 * self.subsets + 4 * 2;
-        (runs + 2 * 4 * self.adversary_steps) * examples
+    /// About how many passes over a prompt the proof of a circuit of at most `edges` edges needs.
+    pub(super) fn passes(&self, edges: usize, examples: usize) -> usize {
+        let minimality = if self.minimality { edges + 1 } else { 0 };
+        let steps = self.adversary_steps.saturating_mul(2 * 4);
+        let runs = [MIB_SHARES.len() + 1 + 4 * 2, self.subsets.saturating_mul(3), steps, minimality];
+        runs.into_iter().fold(0, usize::saturating_add).saturating_mul(examples)
     }
 
     /// Measures a circuit. `resampled` is the number of edges to choose with resampled prompts.

@@ -39,7 +39,7 @@ pub(super) struct TrainArgs {
     process: ProcessArg,
     /// A dump to train on instead of prompts; in a build that reads object stores, also s3://bucket/folder; may be
     /// given several times
-    #[arg(long, value_name = "FILE.safetensors|FOLDER", conflicts_with_all = ["prompt", "prompts", "concatenate"])]
+    #[arg(long, value_name = "FILE.safetensors|FOLDER", conflicts_with_all = ["prompt", "prompts", "concatenate", "field", "skip", "limit", "sample"])]
     dump: Vec<PathBuf>,
     #[command(flatten)]
     corpus: CorpusArg,
@@ -194,7 +194,18 @@ impl TrainArgs {
     fn check_numbers(&self) -> CliResult {
         let (k, latents) = (self.k, self.latents);
         let has_k = !matches!(self.architecture, Kind::Gated | Kind::L1);
-        let message = if latents > MOST_LATENTS {
+        let (kind, has) = (self.architecture, |kinds: &[Kind]| kinds.contains(&self.architecture));
+        let message = if self.batch_size == 0 {
+            "--batch-size is 0, but must be at least 1".into()
+        } else if kind == Kind::Topk && k.fract() != 0.0 {
+            format!("--k {k} is not a whole number, which --architecture topk requires")
+        } else if self.coefficient.is_some() && !has(&[Kind::Jumprelu, Kind::Gated, Kind::L1]) {
+            "--coefficient requires --architecture jumprelu, gated or l1".into()
+        } else if !self.widths.is_empty() && !has(&[Kind::Matryoshka]) {
+            "--widths requires --architecture matryoshka".into()
+        } else if (self.tanh || self.knobs.bandwidth.is_some()) && !has(&[Kind::Jumprelu]) {
+            "--tanh and --bandwidth require --architecture jumprelu".into()
+        } else if latents > MOST_LATENTS {
             format!("--latents {latents} is more than the maximum of {MOST_LATENTS}")
         } else if has_k && k > latents as f64 {
             format!("--k {k} is more than --latents {latents}; pass --k {latents} or less, or more latents")
@@ -341,7 +352,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     let stop = signals::stop();
     let every = args.checkpoint_every.unwrap_or(if place.resume { args.tokens / 10 } else { usize::MAX });
     // Short training runs log every step.
-    let steps = args.tokens / args.batch_size.max(1);
+    let steps = args.tokens.div_ceil(args.batch_size);
     if steps < FEW {
         note(format!(
             "only {} of {} tokens; use a smaller --batch-size or more --tokens to train for more steps",

@@ -59,13 +59,15 @@ impl Discovery {
     /// Estimated number of passes for this number of examples, to compare the costs of methods before a run. A forward
     /// pass counts as 1 and a backward pass as 2.
     pub fn passes(&self, graph: &EdgeGraph, examples: usize) -> usize {
-        match self {
-            Discovery::Eap | Discovery::Relp => 5 * examples,
-            Discovery::EapIg(steps) => (2 + 3 * steps) * examples,
-            Discovery::MaskGradients(steps) => (1 + 3 * steps) * examples,
-            Discovery::Exact => (2 + graph.len()) * examples,
-            Discovery::LearnedMasks(settings) => (3 + 3 * settings.step_count()) * examples,
-        }
+        let steps = |first: usize, steps: usize| steps.saturating_mul(3).saturating_add(first);
+        let each = match self {
+            Discovery::Eap | Discovery::Relp => 5,
+            Discovery::EapIg(count) => steps(2, *count),
+            Discovery::MaskGradients(count) => steps(1, *count),
+            Discovery::Exact => 2 + graph.len(),
+            Discovery::LearnedMasks(settings) => steps(3, settings.step_count()),
+        };
+        each.saturating_mul(examples)
     }
 }
 
