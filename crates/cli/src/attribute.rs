@@ -81,10 +81,12 @@ pub(super) fn run(args: &AttributeArgs) -> CliResult {
         args.share.names(),
         args.model.inputs().into_iter().chain(args.pairs.file().map(Into::into)),
     )?;
-    if args.share.shard()?.is_some() && args.to != ToArg::Edges {
-        return Err(Failure::Usage("--shard requires --to edges; the other attributions use a single prompt".into()));
-    }
+    let shard = args.share.shard()?;
     if args.to != ToArg::Edges {
+        if shard.is_some() {
+            let message = "--shard requires --to edges; the other attributions use a single prompt";
+            return Err(Failure::Usage(message.into()));
+        }
         args.pairs.check_direct()?;
         if args.integrated.is_some() {
             return Err(Failure::Usage("--integrated requires --to edges".into()));

@@ -152,9 +152,7 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
     }
     let is_picture = matches!(args.out, Some(OutFile { kind: Kind::Picture | Kind::Page, .. }));
     if is_picture && (args.circuit.is_some() || args.nodes.is_none() && !args.method.gives_scores()) {
-        let message = "pictures show the faithfulness curve, which needs scores: use another --method without \
-                       --circuit, or --out FILE.csv";
-        return Err(Failure::Usage(message.into()));
+        return Err(report::no_curve());
     }
     if !(0.0..=1.0).contains(&args.share) {
         return Err(Failure::Usage(format!("--share is {}, but must be at least 0 and at most 1", args.share)));
@@ -171,7 +169,7 @@ pub(super) fn run(args: &CircuitArgs) -> CliResult {
     let discovery = if given.is_some() { 0 } else { args.method.passes(&graph, examples, args.share) };
     let edges = match &given {
         Some(given) => given.len(),
-        None if args.method.gives_scores() => args.count(&graph),
+        None if args.method.gives_scores() => args.count(graph.len()),
         None => graph.len(),
     };
     let passes = args.proof.passes(edges, examples).saturating_add(discovery);
@@ -265,9 +263,9 @@ fn save(args: &CircuitArgs, circuit: &str) -> CliResult {
 }
 
 impl CircuitArgs {
-    /// Number of edges of a circuit that is chosen by scores.
-    fn count(&self, graph: &EdgeGraph) -> usize {
-        self.keep.unwrap_or((graph.len() as f64 * self.share) as usize).min(graph.len())
+    /// Number of a model's edges that are chosen by scores.
+    fn count(&self, edges: usize) -> usize {
+        self.keep.unwrap_or((edges as f64 * self.share) as usize).min(edges)
     }
 }
 
@@ -275,7 +273,7 @@ impl CircuitArgs {
 /// and the number of edges before the removal.
 fn chosen(args: &CircuitArgs, scores: &EdgeScores) -> Result<(Circuit, usize), Failure> {
     let edges = scores.graph().len();
-    let count = args.count(&scores.graph());
+    let count = args.count(edges);
     if let Some(keep) = args.keep.filter(|keep| *keep > edges) {
         note(format!("the model has only {edges} edges, fewer than --keep {keep}"));
     }

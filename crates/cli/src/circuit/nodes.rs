@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::method::NodeMethod;
 use super::proof::Curve;
-use super::report::{bounds, curve_json, curve_text, picture, within};
+use super::report::{bounds, curve_json, curve_text, no_curve, picture, within};
 use super::{CircuitArgs, SelectArg, affordable, bar, patching, save};
 use crate::json_result::{ModelId, with_header};
 use crate::out::{Finding, plural};
@@ -254,8 +254,7 @@ fn report(args: &CircuitArgs, model: &HookedTransformer, examples: usize, found:
         },
         picture: |path: &Path| {
             let Some(curve) = &found.curve else {
-                let message = "pictures show the faithfulness curve, which needs scores; use --out FILE.csv";
-                return Err(Failure::Usage(message.into()));
+                return Err(no_curve());
             };
             let plot = picture(curve, "nodes")?.title(format!("faithfulness, {metric}, n = {examples}"));
             args.picture.save(&plot, path, |path| plot.save(path))

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::CircuitArgs;
 use super::proof::{Curve, Proof};
-use crate::CliResult;
 use crate::json_result::{ModelId, with_header};
 use crate::out::{Finding, plural};
 use crate::pairs::metric_and_unit;
 use crate::terminal::{Stdout, note};
+use crate::{CliResult, Failure};
 use hooklens_analysis::attribution::{EdgeScores, Sender};
 use hooklens_analysis::circuits::Circuit;
 use hooklens_analysis::patching::Receiver;
@@ -20,6 +20,13 @@ use hooklens_io::csv_text::{CsvLabels, CsvTable};
 use hooklens_model::error::Error;
 use hooklens_model::model::HookedTransformer;
 use hooklens_plot::{Line, LinePlot};
+
+/// The error for a picture of a circuit that was not chosen by scores.
+pub(super) fn no_curve() -> Failure {
+    let message = "pictures show the faithfulness curve, which needs scores: use another --method without --circuit, \
+                   or --out FILE.csv";
+    Failure::Usage(message.into())
+}
 
 pub(super) fn report(
     args: &CircuitArgs,
@@ -58,10 +65,7 @@ pub(super) fn report(
         csv: || csv(&edges, args.csv.labels()),
         picture: |path: &Path| {
             let Some(curve) = &proof.curve else {
-                return Err(crate::Failure::Usage(
-                    "pictures show the faithfulness curve, which needs scores; use another --method or --out FILE.csv"
-                        .into(),
-                ));
+                return Err(no_curve());
             };
             let title = format!("faithfulness, {metric}, n = {examples}");
             let plot = picture(curve, "edges")?.title(title);

@@ -193,21 +193,20 @@ impl TrainArgs {
     /// Checks numbers that depend on each other. The library checks them too, but its errors do not name the options.
     fn check_numbers(&self) -> CliResult {
         let (k, latents) = (self.k, self.latents);
-        let has_k = !matches!(self.architecture, Kind::Gated | Kind::L1);
-        let (kind, has) = (self.architecture, |kinds: &[Kind]| kinds.contains(&self.architecture));
+        let is = |kinds: &[Kind]| kinds.contains(&self.architecture);
         let message = if self.batch_size == 0 {
             "--batch-size is 0, but must be at least 1".into()
-        } else if kind == Kind::Topk && k.fract() != 0.0 {
+        } else if is(&[Kind::Topk]) && k.fract() != 0.0 {
             format!("--k {k} is not a whole number, which --architecture topk requires")
-        } else if self.coefficient.is_some() && !has(&[Kind::Jumprelu, Kind::Gated, Kind::L1]) {
+        } else if self.coefficient.is_some() && !is(&[Kind::Jumprelu, Kind::Gated, Kind::L1]) {
             "--coefficient requires --architecture jumprelu, gated or l1".into()
-        } else if !self.widths.is_empty() && !has(&[Kind::Matryoshka]) {
+        } else if !self.widths.is_empty() && !is(&[Kind::Matryoshka]) {
             "--widths requires --architecture matryoshka".into()
-        } else if (self.tanh || self.knobs.bandwidth.is_some()) && !has(&[Kind::Jumprelu]) {
+        } else if (self.tanh || self.knobs.bandwidth.is_some()) && !is(&[Kind::Jumprelu]) {
             "--tanh and --bandwidth require --architecture jumprelu".into()
         } else if latents > MOST_LATENTS {
             format!("--latents {latents} is more than the maximum of {MOST_LATENTS}")
-        } else if has_k && k > latents as f64 {
+        } else if !is(&[Kind::Gated, Kind::L1]) && k > latents as f64 {
             format!("--k {k} is more than --latents {latents}; pass --k {latents} or less, or more latents")
         } else if self.tokens < self.batch_size {
             let (tokens, batch) = (self.tokens, self.batch_size);
