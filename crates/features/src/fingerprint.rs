@@ -6,6 +6,7 @@ use super::architecture::Architecture;
 use super::dictionary::Dictionary;
 use super::matrix::Matrix;
 use super::normalization::Normalization;
+use super::save::DictionaryFiles;
 use hooklens_model::error::Result;
 use hooklens_model::model::Hashed;
 
@@ -39,7 +40,7 @@ impl Dictionary {
     /// Whether a latent of this dictionary is the latent with the same number of another: the dictionaries are clones,
     /// or have the same weights and settings.
     pub(crate) fn has_latents_of(&self, other: &Self) -> Result<bool> {
-        Ok(Arc::ptr_eq(&self.name, &other.name) || self.hash_with("", [])? == other.hash_with("", [])?)
+        Ok(Arc::ptr_eq(&self.name, &other.name) || self.fingerprint()? == other.fingerprint()?)
     }
 }
 
