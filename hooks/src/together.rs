@@ -60,8 +60,12 @@ impl Together {
     /// Renames all files into place.
     ///
     /// # Errors
-    /// If the disk is full or a folder is no longer writable. The previous files are kept in that case.
+    /// If the disk is full, a folder is no longer writable, or a file to be removed is a symbolic link. The previous
+    /// files are kept in that case.
     pub fn finish(self) -> io::Result<()> {
+        for path in &self.removed {
+            check_own_file(path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
+        }
         // Sync first: running out of space must fail before anything is replaced.
         self.files.iter().try_for_each(|(_, file)| file.as_file()?.sync_all())?;
         let (mut files, mut replaced) = (self.files.into_iter(), Replaced::default());
@@ -219,6 +223,21 @@ mod tests {
             together.finish().unwrap_err();
             assert_eq!(contents(folder), before, "{blocked}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn targets_of_links_are_not_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        fs::write(folder.join("shared"), "the user's").unwrap();
+        std::os::unix::fs::symlink(folder.join("shared"), folder.join("labels")).unwrap();
+        let mut together = of(folder, &["a", "description"], "new");
+        together.remove(&folder.join("labels"));
+        let error = together.finish().unwrap_err().to_string();
+        assert!(error.contains("labels: it is a symbolic link"), "{error}");
+        let left = [("shared", "the user's"), ("labels", "the user's")];
+        assert_eq!(contents(folder), left.map(|(name, text)| (name.into(), text.into())).into());
     }
 
     #[test]
