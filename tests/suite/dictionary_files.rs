@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use burn::tensor::{Distribution, Tensor};
+use burn::tensor::{Device, Distribution, Tensor};
 use hooklens::features::{Architecture, Dictionary, DictionaryWeights, Metadata, Normalization, Transcoders, open};
 use hooklens_features::{DictionaryFiles, fold_scale, summary};
 use ndarray::Axis;
@@ -557,7 +557,7 @@ fn sets_of_layers_that_differ_are_refused() {
             vec![made(0, 1), made(0, 2)],
             "it is at `blocks.1.hook_mlp_out`, but circuit-tracer's format requires layer 0",
         ),
-        (vec![made(0, 0), sae], "cannot store a scaled or centered autoencoder"),
+        (vec![made(0, 0), sae], "stores transcoders, not autoencoders"),
     ] {
         let message = refused(Transcoders::new("random", layers).save(folder.path().join("set")));
         assert!(
@@ -565,6 +565,80 @@ fn sets_of_layers_that_differ_are_refused() {
             "{message}"
         );
     }
+}
+
+/// Everything that is known of each layer is kept, though circuit-tracer's format has places for little of it.
+#[test]
+fn sets_keep_the_metadata_of_every_layer() {
+    let folder = tempfile::tempdir().unwrap();
+    let layer = |layer: usize, own: Dictionary| {
+        let mut metadata = own.metadata().clone();
+        metadata.model_options.insert("fold_ln".into(), true.into());
+        metadata.context_size = Some(64 + layer);
+        metadata.neuronpedia = Some(format!("ioi/{layer}-transcoder"));
+        metadata.dataset = Some("a \"quoted\": name\n# 2".into());
+        metadata.others.insert("seed".into(), json!({ "of": [layer, null] }));
+        own.with_metadata(metadata).exclude_tokens((0..layer as u32).map(|id| 7 * id))
+    };
+    let own = Transcoders::open("embedded:ioi-transcoders").unwrap();
+    let set =
+        Transcoders::new("set", own.layers().iter().cloned().enumerate().map(|(at, own)| layer(at, own)).collect());
+    let unnamed = set.layers().iter().map(|layer| {
+        let mut metadata = layer.metadata().clone();
+        metadata.model = None;
+        layer.clone().with_metadata(metadata)
+    });
+    let unnamed = unnamed.collect();
+    for set in [set, Transcoders::new("unnamed", unnamed)] {
+        set.save(folder.path()).unwrap();
+        let again = Transcoders::open(folder.path()).unwrap();
+        assert_eq!(again.layers().len(), set.layers().len());
+        for (own, again) in set.layers().iter().zip(again.layers()) {
+            assert_eq!(own.metadata(), again.metadata());
+        }
+    }
+    // A layer's file is found by its name alone, too.
+    let run = program().args(["features", "info", "layer_1.safetensors"]).current_dir(folder.path()).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+
+    // What is not a file's name does not move later layers.
+    let config = folder.path().join("config.yaml");
+    let text = fs::read_to_string(&config).unwrap();
+    for (key, value) in [("transcoders", "[layer_0.safetensors, null]"), ("transcoders", "layer_0.safetensors")] {
+        fs::write(&config, format!("{text}{key}: {value}\n")).unwrap();
+        let message = refused(Transcoders::open(folder.path()));
+        assert!(message.contains(&format!("`{key}` is not a list of texts")), "{message}");
+    }
+    fs::write(&config, text.replace("hooklens_metadata: \"", "hooklens_metadata: \"x")).unwrap();
+    assert!(refused(Transcoders::open(folder.path())).contains("`hooklens_metadata`"));
+}
+
+/// A latent whose decoder row is zero contributes nothing, also where activations are divided by the norms of rows.
+#[test]
+fn rows_of_zeros_write_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let kind = Kind {
+        architecture: 3,
+        normalization: 0,
+        by_norms: true,
+        finetuned: false,
+        centered: false,
+        transcoder: false,
+        skip: false,
+        heads: false,
+        seed: 3,
+    };
+    let mut weights = kind.dictionary(folder.path()).weights().unwrap();
+    let [_, width] = weights.decoder.dims();
+    weights.decoder = weights.decoder.slice_assign([2..3, 0..width], Tensor::zeros([1, width], &Device::flex()));
+    let made = Dictionary::new("zeros", weights).unwrap().with_architecture(Architecture::TopK { k: 4 }).unwrap();
+    let made = made.with_decoder_norms(true);
+    let input = random([6, made.d_in()], 1.0);
+    let output = made.forward(input.clone()).unwrap();
+    let plain = made.clone().with_decoder_norms(true).fold_decoder_norms().unwrap();
+    assert_close(&output, &plain.forward(input).unwrap(), 1e-5, "with norms folded");
+    assert!(values(&output).iter().all(|x| x.is_finite()));
+    assert!(values(&made.direction(2).unwrap()).iter().all(|x| *x == 0.0));
 }
 
 /// Settings that SAELens needs to run a dictionary at a point with heads: at their outputs, it flattens heads if the

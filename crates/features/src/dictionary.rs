@@ -15,6 +15,9 @@ use crate::error::FeatureError;
 use hooklens_model::cpu;
 use hooklens_model::error::Result;
 
+/// Lower bound for norms that rows are divided by.
+const LEAST: f64 = 1e-8;
+
 /// A sparse autoencoder or transcoder. Represents an activation as a sparse weighted sum of directions, one per latent.
 ///
 /// Computes `pre = (normalized(x) − b_dec) · W_enc + b_enc` (subtracting `b_dec` only if it was trained that way),
@@ -67,7 +70,15 @@ pub struct Dictionary {
     pub(super) labels: Labels,
     /// Whether the reconstruction error is added where the dictionary is spliced into a model.
     pub(super) error_term: bool,
-    pub(super) norms: OnceLock<Tensor<1>>,
+    pub(super) computed: Arc<Computed>,
+}
+
+/// Values computed from the weights and settings when they are first needed, shared by clones. Whatever changes weights
+/// or settings starts new ones.
+#[derive(Debug, Default)]
+pub(super) struct Computed {
+    norms: OnceLock<Tensor<1>>,
+    pub(super) fingerprint: OnceLock<String>,
 }
 
 /// The weights of a [`Dictionary`].
@@ -169,7 +180,7 @@ impl Dictionary {
             skip: skip.map(Matrix::made),
             labels: Labels::default(),
             error_term: true,
-            norms: OnceLock::new(),
+            computed: Arc::default(),
         })
     }
 
@@ -222,6 +233,7 @@ impl Dictionary {
             return Err(FeatureError::Kind { dictionary: self.name.to_string(), reason }.into());
         }
         self.architecture = architecture;
+        self.computed = Arc::default();
         Ok(self)
     }
 
@@ -230,6 +242,7 @@ impl Dictionary {
     #[must_use]
     pub fn with_normalization(mut self, normalization: Normalization) -> Self {
         self.normalization = normalization;
+        self.computed = Arc::default();
         self
     }
 
@@ -237,6 +250,7 @@ impl Dictionary {
     #[must_use]
     pub fn with_decoder_norms(mut self, by_norms: bool) -> Self {
         self.by_norms = by_norms;
+        self.computed = Arc::default();
         self
     }
 
@@ -244,6 +258,7 @@ impl Dictionary {
     #[must_use]
     pub fn with_centered_input(mut self, centered: bool) -> Self {
         self.centered = centered;
+        self.computed = Arc::default();
         self
     }
 
@@ -253,6 +268,7 @@ impl Dictionary {
         // What the files say about flattening heads applies only to the original point.
         if (&metadata.reads, metadata.head) != (&self.metadata.reads, self.metadata.head) {
             self.by_heads = metadata.reads_all_heads();
+            self.computed = Arc::default();
         }
         self.metadata = metadata;
         self
@@ -300,7 +316,7 @@ impl Dictionary {
             decoder_bias: vector(&self.decoder_bias),
             skip: self.skip.as_ref().map(|skip| skip.to_device(device)),
             finetuned: self.finetuned.as_ref().map(vector),
-            norms: OnceLock::new(),
+            computed: Arc::default(),
             ..self.clone()
         }
     }
@@ -437,7 +453,7 @@ impl Dictionary {
         self.check_latent(latent)?;
         let row = self.decoder.row(latent)?.cast(DType::F32);
         let row = match self.by_norms {
-            true => row.clone() / row.square().sum_dim(1).sqrt(),
+            true => row.clone() / row.square().sum_dim(1).sqrt().clamp_min(LEAST),
             false => row,
         };
         let row = match &self.finetuned {
@@ -644,7 +660,7 @@ impl Dictionary {
     pub(super) fn decoded(&self, acts: Tensor<2>) -> Result<Tensor<2>> {
         let dtype = acts.dtype();
         let acts = match self.by_norms {
-            true => acts / self.decoder_norms()?.cast(dtype).unsqueeze::<2>(),
+            true => acts / self.divisors()?.cast(dtype).unsqueeze::<2>(),
             false => acts,
         };
         let acts = match &self.finetuned {
@@ -684,11 +700,16 @@ impl Dictionary {
     /// # Errors
     /// Fails if the file cannot be read.
     pub(crate) fn decoder_norms(&self) -> Result<Tensor<1>> {
-        if let Some(norms) = self.norms.get() {
+        if let Some(norms) = self.computed.norms.get() {
             return Ok(norms.clone());
         }
         let norms = self.decoder()?.cast(DType::F32).square().sum_dim(1).sqrt().reshape([self.latents()]);
-        Ok(self.norms.get_or_init(|| norms).clone())
+        Ok(self.computed.norms.get_or_init(|| norms).clone())
+    }
+
+    /// Norms of the decoder rows to divide by, `[latent]`; never 0.
+    pub(super) fn divisors(&self) -> Result<Tensor<1>> {
+        Ok(self.decoder_norms()?.clamp_min(LEAST))
     }
 }
 

@@ -40,7 +40,7 @@ impl Dictionary {
     /// Whether a latent of this dictionary is the latent with the same number of another: the dictionaries are clones,
     /// or have the same weights and settings.
     pub(crate) fn has_latents_of(&self, other: &Self) -> Result<bool> {
-        Ok(Arc::ptr_eq(&self.name, &other.name) || self.fingerprint()? == other.fingerprint()?)
+        Ok(Arc::ptr_eq(&self.computed, &other.computed) || self.fingerprint()? == other.fingerprint()?)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Dictionaries with factors folded into their weights.
 
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor, TensorData};
 
@@ -10,9 +10,6 @@ use super::matrix::Matrix;
 use super::normalization::Normalization;
 use crate::error::FeatureError;
 use hooklens_model::error::Result;
-
-/// Lower bound for norms that rows are divided by.
-const LEAST: f64 = 1e-8;
 
 impl Dictionary {
     /// Folds the norms of decoder rows into activations, so that decoder rows have norm 1 and activations of different
@@ -56,7 +53,7 @@ impl Dictionary {
             return Err(FeatureError::Kind { dictionary: self.name.to_string(), reason }.into());
         }
         let folded = self.fold_finetuned()?;
-        folded.times_norms(&folded.decoder_norms()?, true)
+        folded.times_norms(&folded.divisors()?, true)
     }
 
     /// Removes the multiplication of pre-activations by decoder norms, by scaling decoder rows to norm 1. Activations,
@@ -67,8 +64,8 @@ impl Dictionary {
         }
         self.check_encoder("the decoder norms")?;
         // Thresholds already refer to products of pre-activations and norms, so they are not scaled.
-        let folded = self.times_norms(&self.decoder_norms()?, false)?;
-        Ok(Self { by_norms: false, ..folded })
+        let folded = self.times_norms(&self.divisors()?, false)?;
+        Ok(Self { by_norms: false, computed: Arc::default(), ..folded })
     }
 
     /// Folds finetuned factors into the decoder. Activations do not change.
@@ -80,7 +77,7 @@ impl Dictionary {
         }
         self.check_encoder("the finetuned factors")?;
         let decoder = Matrix::made(wide(self.decoder()?) * columns(factors));
-        Ok(Self { decoder, finetuned: None, norms: OnceLock::new(), ..self.clone() })
+        Ok(Self { decoder, finetuned: None, computed: Arc::default(), ..self.clone() })
     }
 
     /// Folds the subtraction of `b_dec` into the encoder bias of a transcoder, because no transcoder format supports
@@ -91,7 +88,7 @@ impl Dictionary {
         }
         self.check_encoder("`b_dec`")?;
         let moved = self.decoder_bias.clone().unsqueeze::<2>().matmul(wide(self.encoder()?)).reshape([self.latents()]);
-        let mut folded = Self { centered: false, ..self.clone() };
+        let mut folded = Self { centered: false, computed: Arc::default(), ..self.clone() };
         folded.encoder_bias = match &mut folded.architecture {
             Architecture::Gated { gate_bias, log_scale } => {
                 gate_bias.iter_mut().zip(moved.to_data().iter::<f32>()).for_each(|(bias, moved)| *bias -= moved);
@@ -147,9 +144,8 @@ impl Dictionary {
 
     /// Multiplies pre-activations by `norms`, and divides decoder rows by them.
     fn times_norms(&self, norms: &Tensor<1>, thresholds: bool) -> Result<Self> {
-        let norms = norms.clone().clamp_min(LEAST);
         let mut folded =
-            self.with_matrices(wide(self.encoder()?) * rows(&norms), wide(self.decoder()?) / columns(&norms));
+            self.with_matrices(wide(self.encoder()?) * rows(norms), wide(self.decoder()?) / columns(norms));
         folded.encoder_bias = self.encoder_bias.clone() * norms.clone();
         let scale = |numbers: &mut [f32]| {
             numbers.iter_mut().zip(norms.to_data().iter::<f32>()).for_each(|(number, norm)| *number *= norm);
@@ -164,7 +160,7 @@ impl Dictionary {
 
     fn with_matrices(&self, encoder: Tensor<2>, decoder: Tensor<2>) -> Self {
         let (encoder, decoder) = (Matrix::made(encoder), Matrix::made(decoder));
-        Self { encoder, decoder, norms: OnceLock::new(), ..self.clone() }
+        Self { encoder, decoder, computed: Arc::default(), ..self.clone() }
     }
 }
 

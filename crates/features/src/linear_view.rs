@@ -70,7 +70,7 @@ impl Dictionary {
     /// Factors that multiply activations before the decoder rows, `[latent]`; `None` if they are all 1.
     pub(crate) fn write_factors(&self) -> Result<Option<Vec<f32>>> {
         let norms = match self.by_norms {
-            true => Some(self.decoder_norms()?.recip()),
+            true => Some(self.divisors()?.recip()),
             false => None,
         };
         let factors = match (norms, &self.finetuned) {

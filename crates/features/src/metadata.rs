@@ -119,6 +119,56 @@ impl Metadata {
         Self { writes: Some(write.into().full_name()), ..Self::at(read) }
     }
 
+    /// The metadata in SAELens's format.
+    pub(super) fn to_json(&self) -> Map<String, Value> {
+        let mut json = self.others.clone();
+        let mut say = |key: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                json.insert(key.to_string(), value);
+            }
+        };
+        say("hook_name", self.reads.clone().map(Value::from));
+        say("hook_name_out", self.writes.clone().map(Value::from));
+        say("hook_head_index", self.head.map(Value::from));
+        say("model_name", self.model.clone().map(Value::from));
+        say("prepend_bos", self.prepend_bos.map(Value::from));
+        say("exclude_special_tokens", self.exclude_special_tokens.to_json());
+        say("context_size", self.context_size.map(Value::from));
+        say("dataset_path", self.dataset.clone().map(Value::from));
+        say("neuronpedia_id", self.neuronpedia.clone().map(Value::from));
+        let options = &self.model_options;
+        say("model_from_pretrained_kwargs", (!options.is_empty()).then(|| options.clone().into()));
+        json
+    }
+
+    /// Parses SAELens's format; on failure, returns the reason.
+    pub(super) fn of_json(mut given: Map<String, Value>) -> Result<Self, String> {
+        let mut take = |key: &str| given.remove(key).filter(|value| !value.is_null());
+        let text = |value: Option<Value>| value.and_then(|value| value.as_str().map(str::to_string));
+        let number = |value: Option<Value>| value.and_then(|value| value.as_u64()).map(|number| number as usize);
+        let excluded = take("exclude_special_tokens").unwrap_or_default();
+        let mut metadata = Self {
+            reads: text(take("hook_name")).filter(|name| !name.is_empty()),
+            writes: text(take("hook_name_out")),
+            head: number(take("hook_head_index")),
+            model: text(take("model_name")),
+            prepend_bos: take("prepend_bos").and_then(|value| value.as_bool()),
+            exclude_special_tokens: ExcludedTokens::of_json(&excluded).ok_or_else(|| {
+                format!("`exclude_special_tokens` is {excluded}; expected a boolean or a list of token ids")
+            })?,
+            model_options: match take("model_from_pretrained_kwargs") {
+                Some(Value::Object(options)) => options,
+                _ => Map::new(),
+            },
+            context_size: number(take("context_size")),
+            dataset: text(take("dataset_path")),
+            neuronpedia: text(take("neuronpedia_id")),
+            others: Map::new(),
+        };
+        metadata.others = given;
+        Ok(metadata)
+    }
+
     /// Whether SAELens flattens heads before encoding. It never does for queries, keys, values or transcoders, and
     /// rejects files that request it.
     pub(super) fn reads_all_heads(&self) -> bool {

@@ -30,6 +30,10 @@ const SINGLE: [&str; 3] = ["cfg.json", "sae_weights.safetensors", "labels.json"]
 /// Key of a hash that is stored both in weight files and in their description, to detect a folder that mixes files of
 /// two dictionaries.
 pub(crate) const WEIGHTS: &str = "hooklens_weights";
+/// Key of the metadata of all layers of a set of transcoders, as the text of a JSON list.
+pub(crate) const METADATA: &str = "hooklens_metadata";
+/// The `model_name` of transcoders that don't name their model, because circuit-tracer requires one.
+pub(crate) const UNKNOWN: &str = "unknown";
 /// Key of the version of hooklens that saved a dictionary.
 pub(crate) const WRITER: &str = "hooklens_version";
 
@@ -86,28 +90,9 @@ impl Dictionary {
             let reason = "SAELens's JumpReLU does not support negative activations, but these thresholds allow them";
             return Err(unknown(reason.into()).into());
         }
-        let mut metadata = self.metadata.others.clone();
-        let given = &self.metadata;
-        let mut say = |key: &str, value: Option<Value>| {
-            if let Some(value) = value {
-                metadata.insert(key.to_string(), value);
-            }
-        };
-        say("sae_lens_version", Some(VERSION.into()));
-        say(WRITER, Some(env!("CARGO_PKG_VERSION").into()));
-        say("hook_name", given.reads.clone().map(Value::from));
-        say("hook_name_out", given.writes.clone().map(Value::from));
-        say("hook_head_index", given.head.map(Value::from));
-        say("model_name", given.model.clone().map(Value::from));
-        say("prepend_bos", given.prepend_bos.map(Value::from));
-        say("exclude_special_tokens", given.exclude_special_tokens.to_json());
-        say("context_size", given.context_size.map(Value::from));
-        say("dataset_path", given.dataset.clone().map(Value::from));
-        say("neuronpedia_id", given.neuronpedia.clone().map(Value::from));
-        say(
-            "model_from_pretrained_kwargs",
-            (!given.model_options.is_empty()).then(|| given.model_options.clone().into()),
-        );
+        let mut metadata = self.metadata.to_json();
+        metadata.insert("sae_lens_version".into(), VERSION.into());
+        metadata.insert(WRITER.into(), env!("CARGO_PKG_VERSION").into());
         let mut cfg = Map::from_iter([
             ("architecture".to_string(), Value::from(architecture)),
             ("d_in".to_string(), self.d_in().into()),
@@ -238,11 +223,9 @@ impl Transcoders {
                 Normalization::Scale(Some(_)) => true,
                 _ => return Err(unknown(layer, "circuit-tracer's format cannot store its normalization".into())),
             };
-            if !layer.is_transcoder() && (scaled || layer.centered) {
-                return Err(unknown(
-                    layer,
-                    "circuit-tracer's format cannot store a scaled or centered autoencoder".into(),
-                ));
+            // A dictionary that names no point may be either.
+            if !layer.is_transcoder() && (scaled || layer.centered || layer.metadata.reads.is_some()) {
+                return Err(unknown(layer, "circuit-tracer's format stores transcoders, not autoencoders".into()));
             }
             if layer.architecture.name() != first.architecture.name()
                 || width(&layer.architecture) != width(&first.architecture)
@@ -265,13 +248,7 @@ impl Transcoders {
         }
         let kind = if self.is_cross_layer() { "cross_layer_transcoder" } else { "transcoder_set" };
         say("model_kind", kind.into());
-        say("model_name", first.metadata.model.as_deref().unwrap_or("unknown").into());
-        if let Some(excluded) = first.metadata.exclude_special_tokens.to_json() {
-            say("exclude_special_tokens", excluded);
-        }
-        if let Some(prepend_bos) = first.metadata.prepend_bos {
-            say("prepend_bos", prepend_bos.into());
-        }
+        say("model_name", first.metadata.model.as_deref().unwrap_or(UNKNOWN).into());
         say("feature_input_hook", read.into());
         say("feature_output_hook", write.into());
         match &first.architecture {
@@ -288,6 +265,8 @@ impl Transcoders {
                 ));
             }
         }
+        let metadata: Vec<Value> = self.layers().iter().map(|layer| layer.metadata.to_json().into()).collect();
+        say(METADATA, Value::from(metadata).to_string().into());
         Ok(text)
     }
 }
@@ -354,7 +333,11 @@ impl DictionaryFiles for Dictionary {
     }
 
     fn fingerprint(&self) -> Result<String> {
-        self.hash_with("", [])
+        if let Some(known) = self.computed.fingerprint.get() {
+            return Ok(known.clone());
+        }
+        let hash = self.hash_with("", [])?;
+        Ok(self.computed.fingerprint.get_or_init(|| hash).clone())
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
+use serde_json::{Map, Value};
 use yaml_rust2::Yaml;
 
 use super::{Found, Lies, Parts, yaml};
@@ -13,7 +14,7 @@ use crate::dictionary::Dictionary;
 use crate::error::FeatureError;
 use crate::matrix::Matrix;
 use crate::metadata::{ExcludedTokens, Metadata};
-use crate::save::WEIGHTS;
+use crate::save::{METADATA, UNKNOWN, WEIGHTS};
 use hooklens_io::excerpt::excerpt;
 use hooklens_io::regular;
 use hooklens_loading::embedded::EmbeddedDictionary;
@@ -36,7 +37,9 @@ struct Config {
     write: Option<String>,
     activation: Option<String>,
     k: Option<usize>,
-    /// Keys specific to hooklens, which circuit-tracer ignores.
+    /// Metadata of each layer, under a key specific to hooklens, which circuit-tracer ignores.
+    layers: Vec<Metadata>,
+    /// Keys of earlier versions of hooklens.
     prepend_bos: Option<bool>,
     excluded: ExcludedTokens,
     /// Hashes of the weight files.
@@ -55,6 +58,13 @@ fn excluded(yaml: &Yaml) -> Option<ExcludedTokens> {
     }
 }
 
+/// Parses the metadata of all layers; on failure, returns the reason.
+fn layers(yaml: &Yaml) -> Result<Vec<Metadata>, String> {
+    let text = yaml.as_str().ok_or("it is not a text")?;
+    let layers: Vec<Map<String, Value>> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    layers.into_iter().map(Metadata::of_json).collect()
+}
+
 impl Config {
     fn read(path: PathBuf) -> Result<Self> {
         let text = regular::read(&path).map_err(load_errors::cant_read(&path))?;
@@ -67,14 +77,21 @@ impl Config {
             return Err(wrong("the file is empty".into()).into());
         };
         let text = |key: &str| yaml[key].as_str().map(str::to_string);
-        let files = yaml["transcoders"].as_vec().cloned().unwrap_or_default();
-        let named: Vec<String> = files.iter().filter_map(Yaml::as_str).map(str::to_string).collect();
+        let list = |key: &str| match &yaml[key] {
+            Yaml::BadValue | Yaml::Null => Ok(Vec::new()),
+            value => {
+                let texts =
+                    value.as_vec().and_then(|all| all.iter().map(|one| Some(one.as_str()?.to_string())).collect());
+                texts.ok_or_else(|| wrong(format!("`{key}` is not a list of texts")))
+            }
+        };
+        let named: Vec<String> = list("transcoders")?;
         if let Some(remote) = named.iter().find(|name| name.contains("://")) {
             let what = format!("fetching a layer from `{remote}` instead of a local file");
             return Err(FeatureError::Unsupported { path, what }.into());
         }
         Ok(Self {
-            model: text("model_name"),
+            model: text("model_name").filter(|name| name != UNKNOWN),
             cross_layer: text("model_kind").map(|kind| kind == "cross_layer_transcoder"),
             read: text("feature_input_hook"),
             write: text("feature_output_hook"),
@@ -83,13 +100,11 @@ impl Config {
             prepend_bos: yaml["prepend_bos"].as_bool(),
             excluded: excluded(&yaml["exclude_special_tokens"])
                 .ok_or_else(|| wrong("`exclude_special_tokens` is not a boolean or a list of token ids".into()))?,
-            weights: yaml[WEIGHTS]
-                .as_vec()
-                .into_iter()
-                .flatten()
-                .filter_map(Yaml::as_str)
-                .map(str::to_string)
-                .collect(),
+            layers: match &yaml[METADATA] {
+                Yaml::BadValue | Yaml::Null => Vec::new(),
+                value => layers(value).map_err(|reason| wrong(format!("`{METADATA}`: {reason}")))?,
+            },
+            weights: list(WEIGHTS)?,
             files: named,
             path,
         })
@@ -105,11 +120,14 @@ impl Config {
 
     fn metadata(&self, layer: usize) -> Metadata {
         let point = |name: &Option<String>| name.as_ref().map(|name| format!("blocks.{layer}.{name}"));
-        let mut metadata = Metadata { reads: point(&self.read), writes: point(&self.write), ..Metadata::default() };
-        metadata.writes = metadata.writes.or_else(|| Some(format!("blocks.{layer}.hook_mlp_out")));
-        metadata.model.clone_from(&self.model);
-        metadata.prepend_bos = self.prepend_bos;
-        metadata.exclude_special_tokens.clone_from(&self.excluded);
+        let mut metadata = self.layers.get(layer).cloned().unwrap_or_default();
+        metadata.reads = point(&self.read);
+        metadata.writes = Some(point(&self.write).unwrap_or_else(|| format!("blocks.{layer}.hook_mlp_out")));
+        metadata.model = self.model.clone().or(metadata.model);
+        metadata.prepend_bos = self.prepend_bos.or(metadata.prepend_bos);
+        if self.excluded != ExcludedTokens::None {
+            metadata.exclude_special_tokens.clone_from(&self.excluded);
+        }
         metadata
     }
 

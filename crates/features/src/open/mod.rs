@@ -13,7 +13,7 @@ mod sparsify;
 mod yaml;
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
 
@@ -146,6 +146,7 @@ fn layer_of_set(path: &Path) -> Result<Option<Dictionary>> {
     let (Some(layer), Some(set)) = (number.and_then(|number| number.parse::<usize>().ok()), path.parent()) else {
         return Ok(None);
     };
+    let set = if set.as_os_str().is_empty() { Path::new(".") } else { set };
     let embedded = set.to_str().is_some_and(|set| set.starts_with(EMBEDDED));
     // A folder with this name takes precedence.
     if !embedded && (path.is_dir() || !set.is_dir()) {
@@ -212,7 +213,7 @@ impl Parts {
             skip: self.skip,
             labels: Labels::beside(found.folder())?,
             error_term: true,
-            norms: OnceLock::new(),
+            computed: Arc::default(),
         };
         // Make errors refer to the dictionary's files.
         made.with_architecture(self.architecture).map_err(|error| match error.downcast_ref() {

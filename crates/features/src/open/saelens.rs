@@ -7,7 +7,7 @@ use super::{Found, Lies, Parts};
 use crate::architecture::Architecture;
 use crate::dictionary::Dictionary;
 use crate::error::FeatureError;
-use crate::metadata::{ExcludedTokens, Metadata};
+use crate::metadata::Metadata;
 use crate::normalization::Normalization;
 use crate::save::{WEIGHTS, WRITER};
 use hooklens_io::excerpt::excerpt;
@@ -156,11 +156,8 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
             parts.finetuned = Some(found.vector(tensor, latents)?);
         }
     }
-    let excluded = metadata.get("exclude_special_tokens").unwrap_or(&Value::Null);
-    let excluded = ExcludedTokens::of_json(excluded).ok_or_else(|| {
-        found.wrong(format!("`exclude_special_tokens` is {excluded}; expected a boolean or a list of token ids"))
-    })?;
-    parts.metadata = described(metadata, transcoder, excluded);
+    parts.metadata = Metadata::of_json(metadata).map_err(|reason| found.wrong(reason))?;
+    parts.metadata.writes.take_if(|_| !transcoder);
     // A single head needs no flattening, even if the point is flattened by default.
     parts.by_heads = Some(by_heads && parts.metadata.head.is_none());
     parts.dictionary(found, if legacy { "SAELens before 6.0" } else { format })
@@ -294,30 +291,4 @@ fn migrated(given: &Map<String, Value>) -> Map<String, Value> {
     }
     cfg.insert("metadata".into(), metadata.into());
     cfg
-}
-
-/// Metadata from a description.
-fn described(mut given: Map<String, Value>, transcoder: bool, excluded: ExcludedTokens) -> Metadata {
-    given.remove("exclude_special_tokens");
-    let mut take = |key: &str| given.remove(key).filter(|value| !value.is_null());
-    let text = |value: Option<Value>| value.and_then(|value| value.as_str().map(str::to_string));
-    let number = |value: Option<Value>| value.and_then(|value| value.as_u64()).map(|number| number as usize);
-    let mut metadata = Metadata {
-        reads: text(take("hook_name")).filter(|name| !name.is_empty()),
-        writes: text(take("hook_name_out")).filter(|_| transcoder),
-        head: number(take("hook_head_index")),
-        model: text(take("model_name")),
-        prepend_bos: take("prepend_bos").and_then(|value| value.as_bool()),
-        exclude_special_tokens: excluded,
-        model_options: match take("model_from_pretrained_kwargs") {
-            Some(Value::Object(options)) => options,
-            _ => Map::new(),
-        },
-        context_size: number(take("context_size")),
-        dataset: text(take("dataset_path")),
-        neuronpedia: text(take("neuronpedia_id")),
-        others: Map::new(),
-    };
-    metadata.others = given;
-    metadata
 }
