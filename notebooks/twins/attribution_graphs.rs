@@ -16,7 +16,7 @@ println!("every row sums to its value, to {:.0e}; {:?}", graph.deviation(), grap
 (&(GraphFile::with_defaults(&graph, &model)?)).displayed();
 let pruned = graph.prune(0.8, 0.98)?;
 let target = graph.nodes().len() - 1;
-for path in graph.paths(&pruned, target, 5) {
+for path in graph.paths(&pruned, target, 5)? {
     println!("{:.1} %  {path}", 100.0 * path.share);
 }
 (&(graph.check(&model, &replacement, 5)?)).displayed();

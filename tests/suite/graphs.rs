@@ -205,8 +205,52 @@ fn features_of_other_models_and_dictionaries_are_refused() {
         (graph(&model, &Replacement::neurons(1000)), "a site of features is"),
     ] {
         let message = own.minus(&other).unwrap_err().to_string();
-        assert!(message.starts_with(expected) && message.ends_with("the same in all graphs"), "{message}");
+        assert!(
+            message.starts_with(expected)
+                && message.contains("of the graph") | message.ends_with("the same as in the graph"),
+            "{message}"
+        );
     }
+    // The same name does not make two dictionaries the same.
+    let renamed =
+        |made: Dictionary| Dictionary::new("random", made.weights().unwrap()).unwrap().at("blocks.0.hook_resid_post");
+    let [first, other_weights] = [of(0), of(0)].map(renamed);
+    let top = first.clone().with_architecture(Architecture::TopK { k: 40 }).unwrap();
+    let alone = |dictionary: &Dictionary| graph(&model, &Replacement::dictionaries(vec![dictionary.clone()]));
+    for changed in [&other_weights, &top] {
+        let message = alone(&first).minus(&alone(changed)).unwrap_err().to_string();
+        assert!(message.starts_with("a site of features is"), "{message}");
+    }
+    assert!(alone(&first).minus(&alone(&first)).is_ok());
+    // More about a graph, from what it was not made with.
+    let target = own.nodes().len() - 1;
+    let of_others = [
+        own.heads(&model, &Replacement::dictionaries(vec![of(0), second.clone()]), target).map(drop),
+        own.heads(&model, &Replacement::dictionaries(vec![second.clone()]), target).map(drop),
+        own.attention_pairs(&model, &Replacement::neurons(8), (0, 0), [1, 0], usize::MAX).map(drop),
+        own.check(&model, &Replacement::dictionaries(vec![second.clone()]), 2).map(drop),
+        own.heads(&other, &replacement, target).map(drop),
+        own.check(&other, &replacement, 2).map(drop),
+        feature_tokens(&own, &other, &[0], 3).map(drop),
+    ];
+    for message in of_others.map(|refused| refused.unwrap_err().to_string()) {
+        assert!(message.contains("of the graph") || message.contains("as in the graph"), "{message}");
+    }
+    own.attention_pairs(&model, &replacement, (0, 0), [1, 0], usize::MAX).unwrap();
+    // What was pruned from another graph, and a target that does not exist.
+    let pruned = graph(&model, &Replacement::neurons(1000)).prune(1.0, 1.0).unwrap();
+    let of_others = [
+        own.paths(&pruned, target, 3).map(drop),
+        groups(&own, &pruned, 0.5).map(drop),
+        GraphFile::new(&own, &pruned).map(drop),
+    ];
+    for message in of_others.map(|refused| refused.unwrap_err().to_string()) {
+        assert!(message.contains("of another graph"), "{message}");
+    }
+    let pruned = own.clone().prune(1.0, 1.0).unwrap();
+    assert!(!own.paths(&pruned, target, 3).unwrap().is_empty());
+    let message = own.paths(&pruned, 999_999, 3).unwrap_err().to_string();
+    assert!(message.starts_with("node 999999 cannot be used here; expected a node from 0 to"), "{message}");
     // A feature of layer 1 is the second site of one replacement and the only site of the other.
     let node = own.nodes().iter().find(|node| node.is_feature() && node.layer == Some(1)).unwrap();
     let edits = [node.edit(0.0).unwrap()];
@@ -217,7 +261,13 @@ fn features_of_other_models_and_dictionaries_are_refused() {
     assert_close(&logits(&alone), &expected, 1e-6, "an edit of another graph");
     let missing = Replacement::dictionaries(vec![of(0)]);
     let message = intervene(&model, tokens(), &missing, &edits, Hold::Everything).unwrap_err().to_string();
-    assert!(message.contains("one of the layers 0"), "{message}");
+    assert!(message.contains("an autoencoder's latent of one of the layers 0"), "{message}");
+    // A latent of an autoencoder is not a feature of a transcoder, even of the same layer.
+    let [read, written] = ["blocks.1.mlp.hook_in", "blocks.1.hook_mlp_out"];
+    let transcoder = random_dictionary(model.config().d_model(), read, Some(written), false);
+    let transcoders = Replacement::dictionaries(vec![transcoder]);
+    let message = intervene(&model, tokens(), &transcoders, &edits, Hold::Everything).unwrap_err().to_string();
+    assert!(message.contains("an autoencoder's latent of one of the layers 1"), "{message}");
 }
 
 /// Whether graphs reject this model by name: its streams are normalized after sums, its projections are clipped, or its
@@ -992,7 +1042,8 @@ fn graph_files() {
     let groups = groups(&graph, &pruned, 0.7).unwrap();
     assert!(groups.iter().all(|group| group.len() > 1) && !groups.is_empty());
     let named = groups.into_iter().map(|group| ("<b>\"".to_string(), group));
-    let file = GraphFile::new(&graph, &pruned).named("a", "b").with_tokens(&graph, &words).with_groups(&graph, named);
+    let file =
+        GraphFile::new(&graph, &pruned).unwrap().named("a", "b").with_tokens(&graph, &words).with_groups(&graph, named);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("graph.json");
     file.save(&path).unwrap();
@@ -1065,7 +1116,7 @@ fn files_are_circuit_tracers() {
     let model = golden.model();
     let replacement = Replacement::transcoders(Transcoders::open(&golden.folder).unwrap());
     let graph = AttributionGraph::new(&model, golden.tokens(), &replacement, &golden.options(&model)).unwrap();
-    let own = GraphFile::new(&graph, &graph.prune(0.8, 0.98).unwrap());
+    let own = GraphFile::new(&graph, &graph.prune(0.8, 0.98).unwrap()).unwrap();
     let theirs = GraphFile::open(golden.folder.join("circuit_tracer.json")).unwrap();
     let weights = |file: &GraphFile| {
         let mut weights: Vec<f64> =

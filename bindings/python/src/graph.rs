@@ -114,7 +114,7 @@ impl AttributionGraph {
     fn save(&self, py: Python<'_>, path: PathBuf, node_share: f64, edge_share: f64) -> PyResult<()> {
         enter(py, || {
             let pruned = self.graph.prune(node_share, edge_share)?;
-            GraphFile::new(&self.graph, &pruned).save(&path)
+            GraphFile::new(&self.graph, &pruned)?.save(&path)
         })
     }
 

@@ -202,23 +202,27 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     }
     if let Some(out) = &args.out {
         let slug = out.file_stem().map(|stem| stem.to_string_lossy().to_string()).unwrap_or_default();
-        let file = GraphFile::new(&graph, &pruned)
+        let file = GraphFile::new(&graph, &pruned)?
             .named(slug, &*args.model.model)
             .pruned_at(args.node_share, args.edge_share)
             .with_tokens(&graph, &words)
             .with_groups(&graph, groups.clone())
-            .with_pinned(&graph, report.on_paths());
+            .with_pinned(&graph, report.on_paths()?);
         let file = date.into_iter().fold(file, GraphFileParts::dated);
         file.save(out)?;
     }
     if args.json {
-        print_result(Some(&ModelId::of(&args.model.model, &model)?), report.json())?;
+        print_result(Some(&ModelId::of(&args.model.model, &model)?), report.json()?)?;
     } else {
         report.text()?;
         args.out.iter().try_for_each(|out| said(out))?;
     }
     let failed = |what: &str, by: f32| Failure::Failed(format!("{what}: the largest deviation is {by:.1e}").into());
-    if graph.deviation() > PROVEN && model.dtype() == DType::F32 {
+    // 16-bit values are not exact enough for these sums.
+    if model.dtype() != DType::F32 {
+        return Ok(());
+    }
+    if graph.deviation() > PROVEN {
         return Err(failed("the graph's contributions do not sum to the model's values", graph.deviation()));
     }
     match check {

@@ -132,9 +132,9 @@ impl GraphReport<'_> {
     }
 
     /// Nodes on the strongest paths to the first target.
-    pub(super) fn on_paths(&self) -> Vec<usize> {
-        let Some((target, _)) = self.targets().first().copied() else { return Vec::new() };
-        self.graph.paths(self.pruned, target, self.top).into_iter().flat_map(|path| path.nodes).collect()
+    pub(super) fn on_paths(&self) -> Result<Vec<usize>> {
+        let Some((target, _)) = self.targets().first().copied() else { return Ok(Vec::new()) };
+        Ok(self.graph.paths(self.pruned, target, self.top)?.into_iter().flat_map(|path| path.nodes).collect())
     }
 
     /// Contributions to a node from features, errors, token and position embeddings, constants, and features not in the
@@ -232,7 +232,7 @@ impl GraphReport<'_> {
         for (node, share) in influential {
             writeln!(out, "  {:6.2}%  {}{}", 100.0 * share, graph.words(node), self.raised(node))?;
         }
-        let paths = graph.paths(self.pruned, target, self.top);
+        let paths = graph.paths(self.pruned, target, self.top)?;
         if !paths.is_empty() {
             writeln!(out, "\nstrongest paths, by share of the total influence:")?;
         }
@@ -307,10 +307,10 @@ impl GraphReport<'_> {
     }
 
     /// The results as the body of a JSON result.
-    pub(super) fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Result<Value> {
         let (graph, scores) = (self.graph, self.graph.scores());
         let first = self.targets().first().map(|(node, _)| *node);
-        let target = |(node, weight): (usize, f32)| -> Value {
+        let target = |(node, weight): (usize, f32)| -> Result<Value> {
             let input = |(source, effect): (usize, f32)| {
                 json!({
                     "node": graph.words(source), "effect": effect,
@@ -322,7 +322,7 @@ impl GraphReport<'_> {
                     }),
                 })
             };
-            let paths = graph.paths(self.pruned, node, self.top).into_iter();
+            let paths = graph.paths(self.pruned, node, self.top)?.into_iter();
             let paths: Vec<Value> = paths
                 .map(|path| {
                     let nodes: Vec<String> = path.nodes.iter().rev().map(|node| graph.words(*node)).collect();
@@ -330,12 +330,12 @@ impl GraphReport<'_> {
                 })
                 .collect();
             let [features, errors, tokens, constant, features_left_out] = self.parts(node);
-            json!({
+            Ok(json!({
                 "target": graph.nodes()[node].label, "weight": weight, "value": graph.value(node),
                 "features": features, "errors": errors, "tokens": tokens, "constant": constant,
                 "features_left_out": features_left_out,
                 "inputs": self.inputs(node).into_iter().map(input).collect::<Vec<_>>(), "paths": paths,
-            })
+            }))
         };
         let looks = self.looks.as_ref().map(|(looks, pairs)| {
             let pair = |pair: &hooklens_features::graph::AttentionPair| {
@@ -357,15 +357,15 @@ impl GraphReport<'_> {
                 json!({ "name": name, "features": members })
             })
             .collect();
-        json!({
+        Ok(json!({
             "tokens": graph.token_texts(), "prompts": graph.prompts(),
             "active": graph.active(), "left_out": graph.left_out(), "deviation": graph.deviation(),
             "replacement": scores.replacement, "completeness": scores.completeness,
             "nodes": self.pruned.nodes.len(), "edges": self.pruned.edges.len(),
-            "targets": self.targets().into_iter().map(target).collect::<Vec<_>>(),
+            "targets": self.targets().into_iter().map(target).collect::<Result<Vec<_>>>()?,
             "most_influential": influential,
             "groups": groups, "check": self.check, "looks": looks,
             "changed": self.changed.as_ref().map(Changed::json),
-        })
+        }))
     }
 }

@@ -6,7 +6,7 @@ use hooklens_kernels::gemm::gemm;
 use hooklens_kernels::view::View2;
 
 use super::attribution_graph::{AttributionGraph, GraphDetails};
-use super::capture::{Captured, capture};
+use super::capture::Captured;
 use super::frozen::Batch;
 use super::host;
 use super::replacement::Replacement;
@@ -87,7 +87,7 @@ impl AttributionGraph {
             let wanted = "a query position and the same or an earlier key position, in a graph of one prompt";
             return Err(wrong("the pair of positions", given, wanted).into());
         }
-        let captured = capture(model, self.tokens(), replacement, self.left_out())?;
+        let captured = self.captured_again(model, replacement, self.left_out())?;
         let attention = attention_of(model, layer)?;
         let kv_heads = config.n_kv_heads_of(layer);
         let kv_head = head * kv_heads / config.n_heads();
@@ -116,7 +116,7 @@ impl AttributionGraph {
                 sum += f64::from(*score);
                 strongest.push(AttentionPair { query: node(row, rows), key: node(column, columns), score: *score });
             }
-            if strongest.len() > 4 * count + columns {
+            if strongest.len() > count.saturating_mul(4).saturating_add(columns) {
                 keep(&mut strongest, count);
             }
         }

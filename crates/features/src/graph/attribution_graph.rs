@@ -8,6 +8,7 @@ use hooklens_hooks::ModelIdentity;
 use super::influence::threshold;
 use super::intervene::FeatureEdit;
 use super::options::GraphOptions;
+use super::site::Sort;
 use super::target::GraphTarget;
 use crate::Units;
 use crate::error::GraphError;
@@ -88,8 +89,14 @@ impl GraphNode {
 
     /// An edit that multiplies the feature's activation by `factor`; `None` for nodes other than features.
     pub fn edit(&self, factor: f32) -> Option<FeatureEdit> {
+        let sort = match self.kind {
+            NodeKind::Feature { .. } => Sort::Transcoder,
+            NodeKind::Latent { .. } => Sort::Latent,
+            NodeKind::Neuron { .. } => Sort::Neuron,
+            _ => return None,
+        };
         let edit = FeatureEdit::times(self.layer?, self.position, self.unit()?, factor);
-        Some(edit.of_site(self.site))
+        Some(edit.of_site(self.site?, sort))
     }
 }
 
@@ -150,6 +157,8 @@ pub struct AttributionGraph {
     pub(super) active: usize,
     pub(super) left_out: usize,
     pub(super) n_layers: usize,
+    /// Shared by clones and by what is pruned from the graph.
+    pub(super) id: Arc<()>,
     /// The weights of the model; `None` only in tests without a model.
     pub(super) model: Option<Arc<ModelIdentity>>,
     /// The features of each site, as units of a dashboard.
@@ -186,6 +195,7 @@ impl AttributionGraph {
             active,
             left_out,
             n_layers,
+            id: Arc::default(),
             model: None,
             units,
             prompts: 1,
@@ -363,7 +373,7 @@ impl AttributionGraph {
             edges.retain(|edge| kept[edge.source] && kept[edge.target]);
         }
         let nodes = (0..self.nodes.len()).filter(|node| kept[*node]).collect();
-        Ok(PrunedGraph { nodes, edges })
+        Ok(PrunedGraph { nodes, edges, graph: self.id.clone() })
     }
 
     /// Calls `show` on each edge between kept nodes, with the influence that the edge carries to the
@@ -393,6 +403,8 @@ pub struct PrunedGraph {
     pub nodes: Vec<usize>,
     /// The edges, grouped by target.
     pub edges: Vec<GraphEdge>,
+    /// The id of the original graph.
+    pub(super) graph: Arc<()>,
 }
 
 /// For each score, the fraction of the total that this score and all larger ones add up to.

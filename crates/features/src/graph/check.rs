@@ -7,7 +7,7 @@ use hooklens_io::numerals::grouped;
 use serde::Serialize;
 
 use super::attribution_graph::{AttributionGraph, GraphDetails, NodeKind};
-use super::capture::{Captured, capture};
+use super::capture::Captured;
 use super::host;
 use super::intervene::{Hold, Intervened, Intervention};
 use super::replacement::Replacement;
@@ -59,7 +59,7 @@ impl AttributionGraph {
                 GraphError::Setting { what: "the graph to check", given, wanted: "a graph of one prompt" }.into()
             );
         }
-        let captured = capture(model, self.tokens(), replacement, 0)?;
+        let captured = self.captured_again(model, replacement, 0)?;
         let intervention = Intervention::new(model, self.tokens(), &captured)?;
         let before = Measured::new(intervention.run(&[], Hold::Everything)?, self, model, &captured)?;
         let most_influential = |which: fn(&NodeKind) -> bool, count: usize| {

@@ -1,9 +1,9 @@
 //! Combination of graphs of several prompts with the same template: their mean, or the difference of two.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::attribution_graph::{AttributionGraph, GraphNode, NodeKind};
-use crate::Units;
 use crate::error::GraphError;
 use hooklens_model::error::Result;
 
@@ -211,35 +211,16 @@ fn same(first: &AttributionGraph, other: &AttributionGraph) -> Result<()> {
         ("the number of tokens", first.tokens.len(), other.tokens.len()),
         ("the number of layers", first.n_layers, other.n_layers),
         ("the number of targets", first.logits(), other.logits()),
-        ("the number of sites with features", first.units().len(), other.units().len()),
         ("the number of nodes other than features", first.columns_behind(), other.columns_behind()),
     ];
     let fails = |what, given, wanted| Err(GraphError::Setting { what, given, wanted }.into());
     if let Some((what, wanted, given)) = compared.into_iter().find(|(_, wanted, given)| wanted != given) {
         return fails(what, format!("{wanted} and {given}"), "the same number in all graphs");
     }
-    if let (Some(own), Some(given)) = (&first.model, &other.model)
-        && !own.is(given)
-    {
-        return fails("the model", format!("{} and {}", own.label(), given.label()), "the same in all graphs");
+    if let Some(other) = &other.model {
+        first.check_model(other)?;
     }
-    for (own, given) in first.units().iter().zip(other.units()) {
-        let same = match (own.dictionary(), given.dictionary()) {
-            (Some(own), Some(given)) => own.has_latents_of(given)?,
-            (own, given) => own.is_none() && given.is_none(),
-        };
-        if !same || own.point() != given.point() {
-            let given = format!("{} and {}", features_of(own), features_of(given));
-            return fails("a site of features", given, "the same in all graphs");
-        }
-    }
-    Ok(())
-}
-
-/// The dictionary that the features are latents of, for messages.
-fn features_of(units: &Units) -> String {
-    let kind = units.dictionary().map_or("neurons".into(), |dictionary| format!("latents of `{}`", dictionary.name()));
-    format!("{kind} at `{}`", units.point())
+    first.check_features(other.units())
 }
 
 /// A copy of a node with zero values.
@@ -271,6 +252,7 @@ fn empty(graph: &AttributionGraph) -> AttributionGraph {
         units: graph.units.clone(),
         prompt: graph.prompt.clone(),
         model: graph.model.clone(),
+        id: Arc::default(),
         ..*graph
     }
 }

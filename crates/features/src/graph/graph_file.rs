@@ -40,7 +40,7 @@ const PATHS: usize = 8;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
 /// let graph = AttributionGraph::new(&model, "When Mary and John went", &replacement, &GraphOptions::new())?;
-/// let file = GraphFile::new(&graph, &graph.prune(0.8, 0.98)?).named("went", "embedded:ioi");
+/// let file = GraphFile::new(&graph, &graph.prune(0.8, 0.98)?)?.named("went", "embedded:ioi");
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("graph.json");
 /// file.save(&path)?;
@@ -56,7 +56,11 @@ pub struct GraphFile {
 
 impl GraphFile {
     /// Builds a file from the nodes and edges of a graph that pruning kept.
-    pub fn new(graph: &AttributionGraph, pruned: &PrunedGraph) -> Self {
+    ///
+    /// # Errors
+    /// [`GraphError::Setting`] for a pruned graph of another graph.
+    pub fn new(graph: &AttributionGraph, pruned: &PrunedGraph) -> Result<Self> {
+        graph.check_pruned(pruned)?;
         let ids = ids(graph);
         let linked: BTreeSet<usize> = pruned.edges.iter().flat_map(|edge| [edge.source, edge.target]).collect();
         let always = |node: usize| !graph.nodes()[node].is_feature() && graph.nodes()[node].kind != NodeKind::Error;
@@ -118,7 +122,7 @@ impl GraphFile {
                 json["metadata"]["generation_settings"]["batch_size"] = batch.into();
             }
         }
-        Self { json }
+        Ok(Self { json })
     }
 
     /// Builds a file as `hooklens graph` writes it: pruned to 0.8 of the node influence and 0.98 of the edge influence,
@@ -138,13 +142,14 @@ impl GraphFile {
     /// ```
     ///
     /// # Errors
-    /// Fails if the features' decoders cannot be read.
+    /// [`GraphError::Setting`] for a model that the graph was not made with; also fails if the features' decoders cannot
+    /// be read.
     pub fn with_defaults(graph: &AttributionGraph, model: &HookedTransformer) -> Result<Self> {
         let pruned = graph.prune(NODES, EDGES)?;
         let words = feature_tokens(graph, model, &pruned.nodes, TOKENS)?;
-        let on_paths = graph.paths(&pruned, graph.first_logit(), PATHS).into_iter().flat_map(|path| path.nodes);
+        let on_paths = graph.paths(&pruned, graph.first_logit(), PATHS)?.into_iter().flat_map(|path| path.nodes);
         let on_paths: Vec<usize> = on_paths.collect();
-        Ok(Self::new(graph, &pruned).pruned_at(NODES, EDGES).with_tokens(graph, &words).with_pinned(graph, on_paths))
+        Ok(Self::new(graph, &pruned)?.pruned_at(NODES, EDGES).with_tokens(graph, &words).with_pinned(graph, on_paths))
     }
 
     /// Sets the graph's slug and model name. If `model` is a folder path, only its last component is used. The
@@ -179,6 +184,11 @@ impl GraphFile {
         outline::check(&bytes).map_err(wrong)?;
         let mut json = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
         saved_view::read_lists(&mut json).map_err(wrong)?;
+        for path in ["/metadata", "/metadata/info", "/metadata/hooklens"] {
+            if json.pointer(path).is_some_and(|value| !value.is_null() && !value.is_object()) {
+                return Err(wrong(format!("`{}` is not an object", path[1..].replace('/', "."))).into());
+            }
+        }
         Ok(Self { json })
     }
 

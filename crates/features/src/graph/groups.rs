@@ -11,12 +11,13 @@ type Profile = Vec<(usize, f32)>;
 /// group, the average cosine similarity is at least `cosine`. Features that are similar to no other are left out.
 ///
 /// # Errors
-/// [`GraphError::Setting`] for a cosine outside 0 to 1.
+/// [`GraphError::Setting`] for a cosine outside 0 to 1, or for a pruned graph of another graph.
 pub fn groups(graph: &AttributionGraph, pruned: &PrunedGraph, cosine: f64) -> Result<Vec<Vec<usize>>> {
     if !(0.0..=1.0).contains(&cosine) {
         let (what, given) = ("the cosine of a group", cosine.to_string());
         return Err(GraphError::Setting { what, given, wanted: "a value from 0 to 1" }.into());
     }
+    graph.check_pruned(pruned)?;
     let features: Vec<usize> = pruned.nodes.iter().copied().filter(|node| graph.nodes()[*node].is_feature()).collect();
     let groups = joined(&cosines(&graph.profiles(pruned, &features)), features.len(), cosine);
     Ok(groups.into_iter().map(|group| group.into_iter().map(|place| features[place]).collect()).collect())

@@ -2,7 +2,7 @@
 
 use super::active::Active;
 use super::attribution_graph::{AttributionGraph, GraphDetails, GraphNode, NodeKind};
-use super::capture::{Captured, capture};
+use super::capture::Captured;
 use super::frozen::Batch;
 use super::replacement::Replacement;
 use super::site::{POST, STEPS};
@@ -85,7 +85,7 @@ impl AttributionGraph {
     /// # Errors
     /// [`GraphError::Node`] for a node without inputs; otherwise the same as [`AttributionGraph::new`].
     pub fn heads(&self, model: &HookedTransformer, replacement: &Replacement, node: usize) -> Result<HeadEffects> {
-        let captured = capture(model, self.tokens(), replacement, self.left_out())?;
+        let captured = self.captured_again(model, replacement, self.left_out())?;
         let Captured { frozen, sites, active, .. } = &captured;
         let own = self.nodes().get(node).filter(|_| self.row_of(node).is_some() && self.prompts() == 1);
         let missing = || GraphError::Node {

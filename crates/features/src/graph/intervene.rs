@@ -16,7 +16,7 @@ use super::neurons::Neurons;
 use super::place::Place;
 use super::replacement::Replacement;
 use super::secant_slopes::SecantSlopes;
-use super::site::{Coder, FeatureSite};
+use super::site::{Coder, FeatureSite, Sort};
 use crate::Normalization;
 use crate::error::GraphError;
 use hooklens_model::config::Layers;
@@ -43,8 +43,8 @@ pub struct FeatureEdit {
     /// Whether later positions are changed as well.
     onward: bool,
     to: To,
-    /// The site, if known. A layer may have several.
-    site: Option<usize>,
+    /// Index and kind of the site, if known. A layer may have several.
+    site: Option<(usize, Sort)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -93,8 +93,8 @@ impl FeatureEdit {
 }
 
 impl FeatureEdit {
-    pub(super) fn of_site(self, site: Option<usize>) -> Self {
-        Self { site, ..self }
+    pub(super) fn of_site(self, site: usize, sort: Sort) -> Self {
+        Self { site: Some((site, sort)), ..self }
     }
 }
 
@@ -372,12 +372,15 @@ impl<'m> Intervention<'m> {
             near: vec![reason],
         };
         let sites = &self.captured.sites;
-        let of_layer = || sites.iter().position(|site| site.layer == edit.layer);
-        let numbers = || sites.iter().map(|site| site.layer.to_string()).collect::<Vec<_>>().join(", ");
-        let layers = || missing(format!("one of the layers {}", numbers()));
         // The edit may come from a graph of another replacement.
-        let own = edit.site.filter(|site| sites.get(*site).is_some_and(|own| own.layer == edit.layer));
-        let site = own.or_else(of_layer).ok_or_else(layers)?;
+        let fits = |site: &FeatureSite| site.layer == edit.layer && edit.site.is_none_or(|(_, sort)| site.sort == sort);
+        let numbers = || sites.iter().map(|site| site.layer.to_string()).collect::<Vec<_>>().join(", ");
+        let layers = || {
+            let of = edit.site.map_or("", |(_, sort)| sort.of());
+            missing(format!("{of}one of the layers {}", numbers()))
+        };
+        let own = edit.site.map(|(site, _)| site).filter(|site| sites.get(*site).is_some_and(fits));
+        let site = own.or_else(|| sites.iter().position(fits)).ok_or_else(layers)?;
         if edit.position >= positions {
             return Err(missing(format!("a position from 0 to {}", positions - 1)).into());
         }

@@ -3,6 +3,7 @@
 mod active;
 mod attention_pairs;
 mod attribution_graph;
+mod belonging;
 mod capture;
 mod check;
 mod circuit;

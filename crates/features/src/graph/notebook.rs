@@ -18,10 +18,10 @@ impl Show for AttributionGraph {
         let text = format!("attribution graph of {} nodes, {} of them shown", self.nodes().len(), pruned.nodes.len());
         // Promoted tokens require a model, which is not available here; `GraphFile::with_defaults` includes them.
         let target = self.nodes().iter().position(|node| matches!(node.kind, NodeKind::Logit { .. })).unwrap_or(0);
-        let on_paths = self.paths(&pruned, target, PATHS).into_iter().flat_map(|path| path.nodes);
+        let on_paths = self.paths(&pruned, target, PATHS).map_err(unread)?.into_iter().flat_map(|path| path.nodes);
         let on_paths: Vec<usize> = on_paths.collect();
-        let page = GraphFile::new(self, &pruned).pruned_at(SHARES.0, SHARES.1).with_pinned(self, on_paths).page();
-        Ok(text_and_page(text, &page))
+        let file = GraphFile::new(self, &pruned).map_err(unread)?;
+        Ok(text_and_page(text, &file.pruned_at(SHARES.0, SHARES.1).with_pinned(self, on_paths).page()))
     }
 }
 

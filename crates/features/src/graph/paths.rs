@@ -3,6 +3,8 @@
 use std::fmt;
 
 use super::attribution_graph::{AttributionGraph, GraphEdge, NodeKind, PrunedGraph};
+use crate::error::GraphError;
+use hooklens_model::error::Result;
 
 /// A path from a token, position or error node to a target. Paths are ranked by the product of their edges' shares,
 /// where an edge's share is its fraction of the effects on the edge's target.
@@ -26,7 +28,15 @@ impl fmt::Display for GraphPath {
 impl AttributionGraph {
     /// The strongest paths to a target in a pruned graph: the best path through each of the target's inputs, strongest
     /// first.
-    pub fn paths(&self, pruned: &PrunedGraph, target: usize, count: usize) -> Vec<GraphPath> {
+    ///
+    /// # Errors
+    /// [`GraphError::Setting`] for a pruned graph of another graph, [`GraphError::Node`] if there is no such node.
+    pub fn paths(&self, pruned: &PrunedGraph, target: usize, count: usize) -> Result<Vec<GraphPath>> {
+        self.check_pruned(pruned)?;
+        if target >= self.nodes().len() {
+            let near = vec![format!("a node from 0 to {}", self.nodes().len() - 1)];
+            return Err(GraphError::Node { node: target.to_string(), near }.into());
+        }
         let mut inputs: Vec<Vec<GraphEdge>> = vec![Vec::new(); self.nodes().len()];
         for edge in &pruned.edges {
             inputs[edge.target].push(*edge);
@@ -66,7 +76,7 @@ impl AttributionGraph {
             .collect();
         paths.sort_by(|a, b| b.share.total_cmp(&a.share));
         paths.truncate(count);
-        paths
+        Ok(paths)
     }
 
     fn is_input(&self, node: usize) -> bool {

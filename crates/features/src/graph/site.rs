@@ -22,6 +22,17 @@ pub(super) enum Sort {
     Neuron,
 }
 
+impl Sort {
+    /// The beginning of a phrase such as `a neuron of one of the layers 0, 1`.
+    pub(super) fn of(self) -> &'static str {
+        match self {
+            Sort::Transcoder => "a transcoder's feature of ",
+            Sort::Latent => "an autoencoder's latent of ",
+            Sort::Neuron => "a neuron of ",
+        }
+    }
+}
+
 /// The features of one layer and point.
 #[derive(Debug)]
 pub(super) struct FeatureSite {

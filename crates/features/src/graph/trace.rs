@@ -459,7 +459,7 @@ fn usual_sizes(captured: &Captured, targets: &PreparedTargets, features: &[usize
 
 impl FeatureSite {
     /// The features as units of a dashboard.
-    fn units(&self) -> Result<Units> {
+    pub(super) fn units(&self) -> Result<Units> {
         match self.dictionary() {
             Some(dictionary) => Units::latents(dictionary),
             None => Ok(Units::neurons(self.layer)),

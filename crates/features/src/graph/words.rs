@@ -6,7 +6,7 @@ use super::attribution_graph::{AttributionGraph, GraphDetails, NodeKind};
 use crate::most_moved;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{HookedTransformer, Identified};
 use hooklens_model::tokens::token_text;
 
 /// For each feature node, the tokens it promotes most and the tokens it suppresses most.
@@ -26,13 +26,15 @@ pub type FeatureTokens = BTreeMap<usize, [Vec<String>; 2]>;
 /// ```
 ///
 /// # Errors
-/// Fails if weight matrices cannot be read.
+/// [`GraphError::Setting`](crate::error::GraphError::Setting) for a model that the graph was not made with; also fails
+/// if weight matrices cannot be read.
 pub fn feature_tokens(
     graph: &AttributionGraph,
     model: &HookedTransformer,
     nodes: &[usize],
     count: usize,
 ) -> Result<FeatureTokens> {
+    graph.check_model(&model.identity())?;
     let mut by_site: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
     for node in nodes {
         let Some(own) = graph.nodes().get(*node) else { continue };
