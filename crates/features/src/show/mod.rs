@@ -242,7 +242,7 @@ pub fn dashboards_of<'m>(
                     let (first_row, pos) = (row / len * len, row % len);
                     let first = pos.saturating_sub(before);
                     let own = &batch[row / len];
-                    let last = (pos + behind + 1).min(own.len());
+                    let last = pos.saturating_add(behind).saturating_add(1).min(own.len());
                     let acts = (first..last).map(|pos| values[(first_row + pos) * count + unit]).collect();
                     let tokens = own[first..last].to_vec();
                     Example { value: *value, prompt, pos: pos as u32, first: first as u32, tokens, acts }

@@ -263,11 +263,12 @@ impl Training {
             return wrong("the number of latents or of layers is 0; expected at least 1".into());
         }
         let k = match &self.objective {
-            Objective::TopK { k } => Some(*k as f64),
-            other => other.by_batch(),
+            // Each layer's latents are ranked on their own.
+            Objective::TopK { k } => Some((*k as f64, self.latents)),
+            other => other.by_batch().map(|k| (k, all)),
         };
-        if let Some(k) = k.filter(|k| !(*k > 0.0 && *k <= all as f64)) {
-            return wrong(format!("k is {k}; expected more than 0 and at most {all}, the number of latents"));
+        if let Some((k, most)) = k.filter(|(k, most)| !(*k > 0.0 && *k <= *most as f64)) {
+            return wrong(format!("k is {k}; expected more than 0 and at most {most}, the number of latents"));
         }
         if let Objective::Matryoshka { widths, .. } = &self.objective {
             let rising = widths.windows(2).all(|pair| pair[0] < pair[1]) && widths.first() != Some(&0);
