@@ -223,18 +223,7 @@ impl LabeledArray {
     /// # Errors
     /// [`InputError::OtherAxes`] if the axes differ, [`InputError::OtherLabels`] with the first label that differs.
     pub fn subtract(&self, other: &LabeledArray) -> Result<LabeledArray, InputError> {
-        let [own, others] =
-            [self, other].map(|array| array.axes.iter().map(|axis| axis.name.clone()).collect::<Vec<_>>());
-        if own != others {
-            return Err(InputError::OtherAxes { one: own, other: others });
-        }
-        for (axis, other) in self.axes.iter().zip(&other.axes) {
-            let longest = axis.labels.len().max(other.labels.len());
-            if let Some(place) = (0..longest).find(|place| axis.labels.get(*place) != other.labels.get(*place)) {
-                let [one, other] = [axis, other].map(|axis| axis.labels.get(place).cloned());
-                return Err(InputError::OtherLabels { axis: axis.name.clone(), place, one, other });
-            }
-        }
+        check_same_axes(&self.axes, &other.axes)?;
         Ok(Self { axes: self.axes.clone(), values: &self.values - &other.values })
     }
 
@@ -301,6 +290,25 @@ impl LabeledArray {
     pub fn to_csv(&self) -> String {
         self.csv(CsvLabels::Exact)
     }
+}
+
+/// Fails unless two arrays have the same axes and labels.
+///
+/// # Errors
+/// [`InputError::OtherAxes`] if the axes differ, [`InputError::OtherLabels`] with the first label that differs.
+pub fn check_same_axes(one: &[LabeledAxis], other: &[LabeledAxis]) -> Result<(), InputError> {
+    let [own, others] = [one, other].map(|axes| axes.iter().map(|axis| axis.name.clone()).collect::<Vec<_>>());
+    if own != others {
+        return Err(InputError::OtherAxes { one: own, other: others });
+    }
+    for (axis, other) in one.iter().zip(other) {
+        let longest = axis.labels.len().max(other.labels.len());
+        if let Some(place) = (0..longest).find(|place| axis.labels.get(*place) != other.labels.get(*place)) {
+            let [one, other] = [axis, other].map(|axis| axis.labels.get(place).cloned());
+            return Err(InputError::OtherLabels { axis: axis.name.clone(), place, one, other });
+        }
+    }
+    Ok(())
 }
 
 /// Like [`LabeledArray::new`], for labels that are known to match.

@@ -11,7 +11,7 @@ use super::frame::framed;
 use super::pen::{color, path, polygon, text, wide};
 use crate::error::PlotError;
 use hooklens_analysis::attribution::{EdgeScores, Sender};
-use hooklens_analysis::circuits::Circuit;
+use hooklens_analysis::circuits::{Circuit, check_scored};
 use hooklens_analysis::patching::Receiver;
 
 /// Maximum number of edges.
@@ -95,7 +95,8 @@ impl CircuitDiagram {
     /// Lays out a circuit.
     ///
     /// # Errors
-    /// [`PlotError::Nothing`] for a circuit without edges, [`PlotError::TooMany`] for more than 1,000 edges.
+    /// [`PlotError::Nothing`] for a circuit without edges, [`PlotError::TooMany`] for more than 1,000 edges,
+    /// [`PlotError::Scores`] for scores of another model or of other edges.
     pub fn new(circuit: &Circuit, scores: Option<&EdgeScores>) -> Result<Self, PlotError> {
         let count = circuit.len();
         if count == 0 {
@@ -103,6 +104,9 @@ impl CircuitDiagram {
         }
         if count > MOST {
             return Err(PlotError::TooMany { places: count, most: MOST, axes: vec!["edge".into()] });
+        }
+        if let Some(scores) = scores {
+            check_scored(circuit, scores).map_err(PlotError::Scores)?;
         }
         let groups = groups(circuit);
         let mut edges = Vec::new();

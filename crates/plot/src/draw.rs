@@ -17,6 +17,9 @@ pub(super) const LABELS: f64 = 12.0;
 pub(super) const BLACK_INK: RGBColor = RGBColor(30, 30, 30);
 /// Dots per unit. Pictures are drawn enlarged because the drawing library uses integer coordinates.
 pub(super) const FINE: u32 = 4;
+/// Maximum number of pixels of a PNG at scale 1. The picture is drawn at [`FINE`] times its size, which takes 48 bytes of
+/// memory per pixel.
+const LARGEST: u64 = 1 << 24;
 
 /// Renders a picture as SVG.
 fn svg(
@@ -61,6 +64,9 @@ pub(super) fn fine_png(
 ) -> Result<Vec<u8>, PlotError> {
     if ![1, 2, 4].contains(&scale) {
         return Err(PlotError::Scale { given: scale });
+    }
+    if u64::from(width) * u64::from(height) > LARGEST {
+        return Err(PlotError::Large { width, height, most: LARGEST });
     }
     let fine = dots((width * FINE, height * FINE), draw)?;
     let (across, side) = (width * scale, (FINE / scale) as usize);

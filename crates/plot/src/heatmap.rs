@@ -18,7 +18,7 @@ use super::page;
 use super::pen::{path, polygon, text, text_in};
 use crate::error::PlotError;
 use crate::picture::Picture;
-use hooklens_analysis::labeled::{LabeledArray, LabeledAxis};
+use hooklens_analysis::labeled::{LabeledArray, LabeledAxis, check_same_axes};
 use layout::Layout;
 
 /// Maximum number of cells in a picture.
@@ -161,13 +161,10 @@ impl<'a> Heatmap<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Intervals`] if the bounds have a different shape than the values.
+    /// [`PlotError::Intervals`] if the bounds have other axes or labels than the values.
     pub fn intervals(mut self, low: &LabeledArray, high: &LabeledArray) -> Result<Self, PlotError> {
-        let expected = self.array.values().shape();
-        for given in [low.values().shape(), high.values().shape()] {
-            if given != expected {
-                return Err(PlotError::Intervals { given: given.to_vec(), expected: expected.to_vec() });
-            }
+        for bound in [low, high] {
+            check_same_axes(self.array.axes(), bound.axes()).map_err(PlotError::Intervals)?;
         }
         self.intervals = Some(low.values().iter().copied().zip(high.values().iter().copied()).collect());
         Ok(self)

@@ -9,7 +9,7 @@ use super::line::{Line, dashes};
 use super::pen::{COLOURS, color, cut, dot, path, polygon};
 use super::ticks::Span;
 use crate::error::PlotError;
-use hooklens_analysis::labeled::LabeledArray;
+use hooklens_analysis::labeled::{LabeledArray, LabeledAxis, check_same_axes};
 
 /// Maximum number of characters of an axis label.
 const LABEL_LETTERS: usize = 16;
@@ -37,6 +37,8 @@ pub struct LinePlot {
     y: String,
     /// Labels of the positions 0, 1, ... on the x axis; `None` if the axis is numeric.
     labels: Option<Vec<String>>,
+    /// Axes of the array that is shown; `None` for lines given one by one.
+    axes: Option<Vec<LabeledAxis>>,
     lines: Vec<Line>,
 }
 
@@ -63,7 +65,7 @@ impl LinePlot {
         if places > MOST {
             return Err(PlotError::TooMany { places, most: MOST, axes: vec![x] });
         }
-        Ok(Self { title: String::new(), x, y: y.into(), labels: None, lines })
+        Ok(Self { title: String::new(), x, y: y.into(), labels: None, axes: None, lines })
     }
 
     /// Creates a plot of a one-dimensional array as one line, or of a two-dimensional array as one line per row.
@@ -102,6 +104,7 @@ impl LinePlot {
             }
             other => other,
         })?;
+        plot.axes = Some(axes.to_vec());
         if numbers.is_none() {
             plot.labels = Some(axis.labels.iter().map(|label| cut(label, LABEL_LETTERS)).collect());
         }
@@ -116,8 +119,8 @@ impl LinePlot {
     }
 
     /// Sets bands around the lines, such as the intervals of
-    /// [`Statistics`](hooklens_analysis::statistics::Statistics). `low` and `high` are the bounds of each value, in the
-    /// order of the points.
+    /// [`Statistics`](hooklens_analysis::statistics::Statistics). `low` and `high` are the bounds of each value: arrays
+    /// with the axes of the array that is shown, or with one axis for the points of lines given one by one.
     ///
     /// ```
     /// use hooklens::plot::{LinePlot, Picture};
@@ -130,12 +133,20 @@ impl LinePlot {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Intervals`] if the number of bounds differs from the number of points.
+    /// [`PlotError::Intervals`] if the bounds have other axes or labels than the array that is shown,
+    /// [`PlotError::Lengths`] if the number of bounds differs from the number of points.
     pub fn intervals(mut self, low: &LabeledArray, high: &LabeledArray) -> Result<Self, PlotError> {
         let points: usize = self.lines.iter().map(|line| line.points.len()).sum();
-        for given in [low.values().shape(), high.values().shape()] {
-            if given.iter().product::<usize>() != points {
-                return Err(PlotError::Intervals { given: given.to_vec(), expected: vec![points] });
+        for bound in [low, high] {
+            match &self.axes {
+                Some(axes) => check_same_axes(axes, bound.axes()).map_err(PlotError::Intervals)?,
+                None => {
+                    let (given, expected) = (bound.values().len(), points);
+                    if given != expected || bound.axes().len() != 1 {
+                        let what = "bounds with one axis";
+                        return Err(PlotError::Lengths { what, given, of: "points", expected });
+                    }
+                }
             }
         }
         let bounds = low.values().iter().zip(high.values());

@@ -2,6 +2,8 @@
 
 mod places;
 
+use std::collections::HashMap;
+
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -97,11 +99,12 @@ impl Scatter {
     /// groups.
     pub fn groups(mut self, groups: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, PlotError> {
         let (mut names, mut group_of) = (Vec::<String>::new(), Vec::new());
-        for group in groups {
+        let mut numbers: HashMap<String, usize> = HashMap::new();
+        // One group too many is enough to say so.
+        for group in groups.into_iter().take(self.points.len() + 1) {
             let group = group.into();
-            let known = names.iter().position(|name| *name == group);
-            group_of.push(known.unwrap_or_else(|| {
-                names.push(group);
+            group_of.push(*numbers.entry(group).or_insert_with_key(|group| {
+                names.push(group.clone());
                 names.len() - 1
             }));
         }
@@ -122,8 +125,9 @@ impl Scatter {
     pub fn labels(mut self, labels: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, PlotError> {
         let labels: Vec<String> = labels.into_iter().map(|label| cut(&label.into(), LABEL_LETTERS)).collect();
         self.fits("labels", labels.len())?;
-        if labels.len() > MOST_LABELLED {
-            return Err(PlotError::TooMany { places: labels.len(), most: MOST_LABELLED, axes: vec![self.x] });
+        let places = labels.iter().filter(|label| !label.is_empty()).count();
+        if places > MOST_LABELLED {
+            return Err(PlotError::TooMany { places, most: MOST_LABELLED, axes: vec![self.x] });
         }
         self.labels = labels;
         Ok(self)

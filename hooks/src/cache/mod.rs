@@ -131,7 +131,7 @@ impl ActivationCache {
         Ok((id, &self.held[&id]))
     }
 
-    /// Applies `change` to every recorded activation.
+    /// Applies `change` to every recorded activation. It must keep shapes.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -143,17 +143,26 @@ impl ActivationCache {
     /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
     /// # }
     /// # let cache = run.finish()?;
-    /// let half = cache.map(|activation| activation.cast(DType::F16));
+    /// let half = cache.map(|activation| activation.cast(DType::F16))?;
     /// assert_eq!(half.activation("hook_embed")?.dtype(), DType::F16.burn());
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
-    #[must_use]
-    pub fn map(mut self, mut change: impl FnMut(Activation) -> Activation) -> Self {
+    ///
+    /// # Errors
+    /// [`HookError::Shape`] if `change` returns another shape.
+    pub fn map(mut self, mut change: impl FnMut(Activation) -> Activation) -> Result<Self, HookError> {
         self.origin = self.origin.changed();
-        for held in self.held.values_mut().chain(self.gradients.values_mut()) {
-            *held = change(held.clone());
+        for (id, held) in self.held.iter_mut().chain(&mut self.gradients) {
+            let changed = change(held.clone());
+            if changed.shape() != held.shape() {
+                let info = self.catalog.info(*id);
+                let (point, axes) = (info.name.to_string(), info.axes_label());
+                let (expected, given) = (held.shape().to_vec(), changed.shape().to_vec());
+                return Err(HookError::Shape { point, expected, given, axes });
+            }
+            *held = changed;
         }
-        self
+        Ok(self)
     }
 
     /// Whether the point was recorded.

@@ -267,6 +267,14 @@ impl Circuit {
     }
 }
 
+/// Fails if scores belong to another model than a circuit, or to other edges.
+///
+/// # Errors
+/// [`CircuitError::OtherGraph`] or [`CircuitError::OtherModel`].
+pub fn check_scored(circuit: &Circuit, scores: &EdgeScores) -> Result<(), CircuitError> {
+    circuit.graph.check_same(&scores.graph())
+}
+
 /// For each sender, the indices of the receivers that its output is computed from.
 fn read_by(graph: &EdgeGraph) -> Vec<Vec<usize>> {
     let mut read_by = vec![Vec::new(); graph.senders().len()];

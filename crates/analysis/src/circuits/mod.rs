@@ -17,7 +17,7 @@ mod of_model;
 mod proof;
 
 pub use crate::error::{CircuitError, MatrixError};
-pub use circuit::Circuit;
+pub use circuit::{Circuit, check_scored};
 pub use composition::Composition;
 #[cfg(feature = "decompositions")]
 pub use directions::{Directions, WeightMatrix};

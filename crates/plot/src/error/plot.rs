@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use hooklens_analysis::error::CircuitError;
+use hooklens_model::error::InputError;
 use thiserror::Error;
 
 /// An error in drawing or writing a plot.
@@ -95,14 +97,24 @@ pub enum PlotError {
         /// Number of points or bars.
         expected: usize,
     },
-    /// The bounds of intervals do not have the shape of the values.
-    #[error("the bounds of the intervals have the shape {given:?}, but the values have the shape {expected:?}")]
-    Intervals {
-        /// Shape of the bounds.
-        given: Vec<usize>,
-        /// Shape of the values.
-        expected: Vec<usize>,
+    /// A picture is too large for PNG, because there are many more columns than rows, or the other way round.
+    #[error(
+        "the picture would have {width} x {height} pixels, more than {most} in all; save it as SVG, or draw a part of it"
+    )]
+    Large {
+        /// Width in pixels, at scale 1.
+        width: u32,
+        /// Height in pixels, at scale 1.
+        height: u32,
+        /// Maximum number of pixels.
+        most: u64,
     },
+    /// The bounds of intervals do not have the axes of the values.
+    #[error("the bounds of the intervals do not have the axes of the values")]
+    Intervals(#[source] InputError),
+    /// Scores of edges do not belong to the circuit that is drawn.
+    #[error("the scores do not belong to the circuit")]
+    Scores(#[source] CircuitError),
     /// There are more groups of points, or series, than can be told apart.
     #[error("{given} {what} are more than the {most} that can be told apart; choose fewer")]
     TooManySeries {
