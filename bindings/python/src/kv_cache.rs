@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use hooklens::KeyValueCache;
+use hooklens::{CacheKind, KeyValueCache};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 
@@ -37,8 +37,9 @@ impl KvCache {
 impl KvCache {
     /// An empty cache for `batch` rows of a model.
     #[new]
-    fn empty(model: &Model, batch: usize) -> Self {
-        Self::new(KeyValueCache::new(model.shared().config(), batch))
+    fn empty(py: Python<'_>, model: &Model, batch: usize) -> PyResult<Self> {
+        let cache = KeyValueCache::of_kind(model.shared().config(), batch, CacheKind::GROWING);
+        Ok(Self::new(cache.map_err(|error| raise(py, error))?))
     }
 
     /// Stops runs from appending to the cache.

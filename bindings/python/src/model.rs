@@ -1,11 +1,12 @@
 //! Decoder models.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use hooklens::{
     Error, FromPretrained, HookedModel, HookedTransformer, LoadOptions, Processing, ProcessingError, SavePretrained,
     TransformerConfig, parse_device,
 };
+use hooklens_hooks::{Axis, PointInfo};
 use hooklens_loading::loading::ComputeType;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -16,11 +17,13 @@ use crate::enter::enter;
 #[pyclass(frozen, module = "hooklens._native")]
 pub(crate) struct Model {
     model: RwLock<Arc<HookedTransformer>>,
+    /// Held during a change, so that changes from several threads follow one another.
+    changing: Mutex<()>,
 }
 
 impl Model {
     pub(crate) fn new(model: HookedTransformer) -> Self {
-        Self { model: RwLock::new(Arc::new(model)) }
+        Self { model: RwLock::new(Arc::new(model)), changing: Mutex::new(()) }
     }
 
     /// A handle for a run. Weights that are replaced meanwhile do not change it.
@@ -34,13 +37,14 @@ impl Model {
         py: Python<'_>,
         change: impl FnOnce(&mut HookedTransformer) -> hooklens::Result<()> + Send,
     ) -> PyResult<()> {
-        let mut changed = (*self.shared()).clone();
-        let changed = enter(py, || {
+        // The lock is taken without the GIL, which the thread that holds it may need.
+        enter(py, || {
+            let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut changed = (*self.shared()).clone();
             change(&mut changed)?;
-            Ok(changed)
-        })?;
-        *self.model.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(changed);
-        Ok(())
+            *self.model.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(changed);
+            Ok(())
+        })
     }
 }
 
@@ -154,9 +158,15 @@ impl Model {
         self.shared().dtype().to_string()
     }
 
-    /// Names of all hook points in firing order, and whether each is computed only when it is named.
-    fn hook_points(&self) -> Vec<(String, bool)> {
+    /// Names of all hook points in firing order, whether each is computed only when it is named, and the index of the
+    /// axis of positions, counted from the end.
+    fn hook_points(&self) -> Vec<(String, bool, Option<isize>)> {
         let model = self.shared();
-        model.catalog().points().iter().map(|point| (point.name.to_string(), point.on_request)).collect()
+        let position = |axis: &Axis| matches!(axis, Axis::Pos | Axis::Query | Axis::Key);
+        let point = |point: &PointInfo| {
+            let axis = point.axes.iter().position(position).map(|axis| axis as isize - point.axes.len() as isize);
+            (point.name.to_string(), point.on_request, axis)
+        };
+        model.catalog().points().iter().map(point).collect()
     }
 }

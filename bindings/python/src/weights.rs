@@ -3,6 +3,7 @@
 use burn::tensor::Tensor;
 use hooklens::circuits::{Biases, Circuits, Composition};
 use hooklens::{Activation, HookedModel, ModelWeights, WeightError};
+use hooklens_model::config::Layers;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -43,6 +44,19 @@ impl Model {
             let weights = model.weights();
             Array::shared(&of_its_rank!(weights.get(name); 1 2 3 4 5)?)
         })
+    }
+
+    /// Number of heads of an attention weight, such as `blocks.0.attn.W_K`.
+    fn heads_of(&self, name: &str) -> PyResult<usize> {
+        let model = self.shared();
+        let (block, kind) = name.rsplit_once('_').unwrap_or_default();
+        let layer = block.split('.').nth(1).and_then(|layer| layer.parse::<usize>().ok());
+        let layer = layer.filter(|layer| *layer < model.config().n_layers());
+        match (layer, kind) {
+            (Some(_), "Q" | "O") => Ok(model.config().n_heads()),
+            (Some(layer), "K" | "V") => Ok(model.config().n_kv_heads_of(layer)),
+            _ => Err(PyValueError::new_err(format!("{name} is not a weight of attention heads"))),
+        }
     }
 
     /// Replaces a weight in this model. Recordings and runs that are in progress keep the old one.

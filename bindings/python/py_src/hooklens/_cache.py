@@ -45,8 +45,8 @@ class ActivationCache(Mapping[str, Any]):
             self._made = dict(cache_dict)
             self._names = list(self._made)
             self.has_batch_dim = has_batch_dim
-        # The ids of a run without edits, for sweeps that repeat it.
-        self._tokens = tokens
+        # The ids of a run without edits, for sweeps that repeat it, and how often weights had been replaced.
+        self._tokens, self._replaced = tokens, model._replaced
 
     def _resolve(self, key: Any) -> str:
         parts = key if isinstance(key, tuple) else (key,)
@@ -143,6 +143,8 @@ class ActivationCache(Mapping[str, Any]):
 
     def apply_slice_to_batch_dim(self, batch_slice: SliceInput) -> ActivationCache:
         """The recording of the selected rows."""
+        if not self.has_batch_dim:
+            raise ValueError("the cache has no batch axis to select rows from")
         batch_slice = Slice(batch_slice)
         arrays = {name: batch_slice.apply(value) for name, value in self.items()}
         one = batch_slice.mode == "int"
@@ -301,6 +303,9 @@ class ActivationCache(Mapping[str, Any]):
             direction = self.model.tokens_to_residual_directions(tokens)
             if incorrect_tokens is not None:
                 direction = direction - self.model.tokens_to_residual_directions(incorrect_tokens)
+            if len(direction.shape) == 2 and len(scaled.shape) == 4:
+                # One token per row: [batch, 1, d_model].
+                direction = direction[:, None]
             return (scaled * direction).sum(-1)
         place, stack, restore = self._four_axes(residual_stack, None, False, pos_slice, batch_slice, has_batch_dim)
         answer, wrong = _plain(tokens), None if incorrect_tokens is None else _plain(incorrect_tokens)

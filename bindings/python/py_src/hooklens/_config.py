@@ -23,10 +23,19 @@ _POSITIONS = {"Learned": "standard", "Alibi": "alibi", "Shortformer": "shortform
 
 # Settings of TransformerLens that have no effect in hooklens.
 _IGNORED = {
-    "checkpoint_index", "checkpoint_label_type", "checkpoint_value", "device", "dtype", "from_checkpoint", "init_mode",
-    "init_weights", "initializer_range", "load_in_4bit", "model_name", "n_devices", "n_params",
-    "original_architecture", "seed", "tokenizer_name", "tokenizer_prepends_bos", "trust_remote_code",
+    "checkpoint_index", "checkpoint_label_type", "checkpoint_value", "from_checkpoint", "model_name", "n_params",
+    "original_architecture", "tokenizer_name", "tokenizer_prepends_bos", "trust_remote_code",
     "use_attn_in", "use_attn_result", "use_attn_scale", "use_hook_mlp_in", "use_hook_tokens", "use_split_qkv_input",
+}
+
+# Settings of TransformerLens with the only values that a new model can have.
+_FIXED = {
+    "device": ["cpu"],
+    "dtype": ["float32", "torch.float32"],
+    "init_mode": ["gpt2"],
+    "init_weights": ["True"],
+    "initializer_range": ["-1", "-1.0"],
+    "n_devices": ["1"],
 }
 
 
@@ -89,6 +98,11 @@ class HookedTransformerConfig:
         raw["positional"] = _named(_POSITIONS, kind, "positional_embedding_type")
         if kind == "rotary":
             raise NotImplementedError("rotary models need a config.json: save one and load the folder")
+        for name, allowed in _FIXED.items():
+            value = others.pop(name, None)
+            given = getattr(value, "__name__", str(value))
+            if value is not None and value is not False and given not in allowed:
+                raise NotImplementedError(f"a new model has {name}={allowed[0]}, not {given}")
         unknown = sorted(name for name, value in others.items() if name not in _IGNORED and value not in (None, False))
         if unknown:
             raise NotImplementedError(

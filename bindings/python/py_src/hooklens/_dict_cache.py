@@ -84,9 +84,9 @@ class DictCache:
             return stack
         if kind.startswith("LN"):
             stack = stack - stack.mean(-1)[..., None]
-        if last == self.cfg.n_layers:
-            scale = self.cache["ln_final.hook_scale"]
-        else:
-            scale = self.cache[f"blocks.{last}.ln{2 if mlp_input else 1}.hook_scale"]
-        scale = positions.apply(scale, -2)
-        return stack / (rows.apply(scale) if self.cache.has_batch_dim else scale)
+        norm = "ln_final" if last == self.cfg.n_layers else f"blocks.{last}.ln{2 if mlp_input else 1}"
+        scale = positions.apply(self.cache[f"{norm}.hook_scale"], -2)
+        stack = stack / (rows.apply(scale) if self.cache.has_batch_dim else scale)
+        model = self.cache.model
+        # Unless it is folded into the weights that read the norm.
+        return stack * model._weight(f"{norm}.w") if f"{norm}.w" in model._native.weight_names() else stack

@@ -46,7 +46,9 @@ class Generates:
         `return_type` is "str" or "tokens". Rows that end early are padded. Sampling uses `seed`; by default, a seed
         is drawn from Python's `random`.
         """
-        rows, mask = self._rows(input, prepend_bos, padding_side or "left")  # type: ignore[attr-defined]
+        rows, mask = self._rows(  # type: ignore[attr-defined]
+            input, prepend_bos, padding_side or "left", past_kv_cache
+        )
         sampling = None
         if do_sample:
             sampling = {

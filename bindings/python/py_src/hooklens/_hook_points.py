@@ -86,9 +86,11 @@ class HookPoint:
 class Hooks:
     """The hook points of a model and the functions at them."""
 
-    def __init__(self, model: HookedTransformer, points: list[tuple[str, bool]]) -> None:
-        self.points = {name: HookPoint(model, name) for name, _ in points}
-        self.on_request = {name for name, on_request in points if on_request}
+    def __init__(self, model: HookedTransformer, points: list[tuple[str, bool, int | None]]) -> None:
+        self.points = {name: HookPoint(model, name) for name, _, _ in points}
+        self.on_request = {name for name, on_request, _ in points if on_request}
+        # Index of the axis of positions, counted from the end.
+        self.position_axes = {name: axis for name, _, axis in points}
         self.requested: set[str] = set()
         self.handles: list[Handle] = []
 
@@ -157,6 +159,21 @@ class Hooks:
 
     def has_backward(self) -> bool:
         return any(handle.dir == "bwd" for handle in self.handles)
+
+    def of_direction(self, dir: Direction) -> list[tuple[Handle, list[str]]]:
+        """The handles of one direction with their current names."""
+        return [(handle, handle.names) for handle in self.handles if handle.dir == dir]
+
+    @contextmanager
+    def with_forward(self, forward: list[tuple[Handle, list[str]]]) -> Iterator[None]:
+        """Uses these forward handles, and the current backward ones, for the duration of a `with` block."""
+        current = self.handles
+        earlier = [Handle(names, handle.function, "fwd") for handle, names in forward]
+        self.handles = earlier + [handle for handle in current if handle.dir == "bwd"]
+        try:
+            yield
+        finally:
+            self.handles = current
 
     @contextmanager
     def added(self, handles: Iterable[Handle], remove: bool, clear_contexts: bool) -> Iterator[None]:

@@ -48,6 +48,10 @@ class LoadsModels:
         `from_pretrained_no_processing` keeps the weights as published.
         """
         padding_side = unsupported.pop("default_padding_side", None)
+        torch_dtype = unsupported.pop("torch_dtype", None)
+        if dtype is not None and torch_dtype is not None and _short(dtype) != _short(torch_dtype):
+            raise ValueError(f"dtype is {dtype} and torch_dtype is {torch_dtype}; give one of them")
+        dtype = torch_dtype if dtype is None else dtype
         for name, value in unsupported.items():
             _check_unsupported(name, value)
         steps = {
@@ -98,12 +102,13 @@ _REPLACED = {
     "checkpoint_value": 'name a revision: "EleutherAI/pythia-70m@step1000"',
     "first_n_layers": "run the first layers only, with stop_at_layer",
     "n_devices": "models are on one device",
+    "local_files_only": "set the environment variable HF_HUB_OFFLINE=1, or load a folder",
 }
-_IGNORED = {"move_to_device", "local_files_only", "trust_remote_code", "torch_dtype"}
+_IGNORED = {"move_to_device", "trust_remote_code"}
 
 
 def _check_unsupported(name: str, value: Any) -> None:
-    if value is None or value == 1 and name == "n_devices":
+    if value is None or value is False or value == 1 and name == "n_devices":
         return
     if name in _REPLACED:
         raise NotImplementedError(f"from_pretrained has no argument {name}: {_REPLACED[name]}")

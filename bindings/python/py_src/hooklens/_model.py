@@ -70,8 +70,10 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         self._padding_side: Literal["left", "right"] = padding_side or "right"
         self.cfg = HookedTransformerConfig.of(self)
         self._hooks = Hooks(self, native.hook_points())
-        self._masks: dict[tuple[int, ...], list[bool]] = {}
+        self._paddings: dict[int, tuple[int, int] | None] = {}
         self._weights: dict[str, Any] = {}
+        # How often weights were replaced.
+        self._replaced = 0
 
     def __repr__(self) -> str:
         c = self.cfg
@@ -276,10 +278,13 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         cache: dict[str, Any],
         pos_slice: SliceInput = None,
     ) -> tuple[list[Any], list[Any]]:
+        # As in a recording, a single position keeps its axis.
+        positions = Slice([pos_slice] if isinstance(pos_slice, int) else pos_slice)
+
         def store(value: Any, hook: HookPoint, suffix: str) -> None:
             kept = value[0] if remove_batch_dim else value
-            if pos_slice is not None:
-                kept = Slice(pos_slice).apply(kept, self._position_axis(hook.name, kept))
+            if positions.mode != "identity":
+                kept = positions.apply(kept, self._position_axis(hook.name))
             cache[hook.name + suffix] = kept
 
         def forward(value: Any, hook: HookPoint) -> None:
@@ -293,10 +298,11 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         names = self._hooks.resolve(names_filter)
         return [(name, forward) for name in names], [(name, backward) for name in names] if incl_bwd else []
 
-    @staticmethod
-    def _position_axis(name: str, value: Any) -> int:
-        heads = ("hook_q", "hook_k", "hook_v", "hook_z", "hook_result", "hook_rot_q", "hook_rot_k")
-        return -3 if name.endswith(heads) else -2
+    def _position_axis(self, name: str) -> int:
+        axis = self._hooks.position_axes[name]
+        if axis is None:
+            raise ValueError(f"{name} has no axis of positions, so pos_slice cannot be applied to it")
+        return axis
 
     def loss_fn(self, logits: Any, tokens: Any, attention_mask: Any = None, per_token: bool = False) -> Any:
         """The loss of next-token predictions: the mean, or `[batch, pos - 1]` with `per_token`."""
@@ -326,7 +332,11 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         framework, points, function = self._framework, self._hooks.points, handle.function
 
         def call(array: _native.Array, name: str) -> None:
-            if function(framework.shared(array), hook=points[name]) is not None:
+            value = framework.shared(array)
+            # torch counts changes in place. Recordings share the memory, so changed values must not be kept.
+            version = getattr(value, "_version", None)
+            returned = function(value, hook=points[name])
+            if returned is not None or getattr(value, "_version", None) != version:
                 raise ReturnsGradient(handle)
 
         return call
@@ -375,12 +385,13 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         made: dict[str, Any] = {"start_at_layer": start_at_layer, "stop_at_layer": stop_at_layer}
         if start_at_layer is not None:
             made["input"] = self._framework.to_native(input)
-            rows, mask = (None, None) if tokens is None else self._rows(tokens)
-            made["tokens"] = rows
+            if tokens is not None:
+                made["tokens"], mask = self._rows(tokens, attention_mask=attention_mask)
+            else:
+                made["tokens"] = None
+                mask = None if attention_mask is None else [[bool(one) for one in row] for row in attention_mask.tolist()]
         else:
-            made["input"], mask = self._rows(input, prepend_bos, padding_side, past_kv_cache)
-        if attention_mask is not None:
-            mask = [[bool(real) for real in row] for row in attention_mask.tolist()]
+            made["input"], mask = self._rows(input, prepend_bos, padding_side, past_kv_cache, attention_mask)
         made["mask"] = mask
         wants_loss = return_type in ("loss", "both") and stop_at_layer is None
         made["loss"], made["loss_per_token"] = wants_loss and not loss_per_token, wants_loss and loss_per_token

@@ -406,9 +406,14 @@ class Model:
         """
         Labels of all heads: `L0H0`, ...
         """
-    def hook_points(self, /) -> list[tuple[str, bool]]:
+    def heads_of(self, /, name: str) -> int:
         """
-        Names of all hook points in firing order, and whether each is computed only when it is named.
+        Number of heads of an attention weight, such as `blocks.0.attn.W_K`.
+        """
+    def hook_points(self, /) -> list[tuple[str, bool, int | None]]:
+        """
+        Names of all hook points in firing order, whether each is computed only when it is named, and the index of the
+        axis of positions, counted from the end.
         """
     def intervene(self, /, prompt: str | SupportsGetItem[int, str] | SupportsGetItem[int, SupportsGetItem[int, SupportsIndex]] | Array, edits: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex, SupportsIndex, SupportsFloat | SupportsIndex]], *, transcoders: str | PathLike[str] | None = None, neurons: SupportsIndex | None = None) -> Array:
         """

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from ._kv_cache import HookedTransformerKeyValueCache
 
 Rows = list[list[int]]
-# Maximum number of padded rows whose masks are remembered.
-_REMEMBERED = 4096
+# Numbers of padding tokens on the left and on the right of a row.
+Padding = tuple[int, int]
 
 
 class Tokenizer:
@@ -50,7 +50,8 @@ class Tokenizes:
 
     _native: _native.Model
     _framework: ClassVar[Framework]
-    _masks: dict[tuple[int, ...], list[bool]]
+    # The padding of rows that `to_tokens` returned, by their hash; None if the same ids were padded in different ways.
+    _paddings: dict[int, Padding | None]
     _padding_side: Literal["left", "right"]
 
     @property
@@ -67,9 +68,12 @@ class Tokenizes:
     ) -> Any:
         """Token ids, `[batch, pos]`. Shorter texts are padded, on the right by default.
 
-        The model remembers which rows it padded: runs on these ids mask the padding.
+        The model remembers which rows it padded: runs on these ids mask the padding. Runs on ids that were padded in
+        different ways raise ValueError; pass their `attention_mask`.
         """
-        return self._framework.tokens(self._tokenized(input, prepend_bos, padding_side, truncate)[0])
+        rows, mask = self._tokenized(input, prepend_bos, padding_side, truncate)
+        self._remember(rows, mask)
+        return self._framework.tokens(rows)
 
     def to_string(self, tokens: Any) -> Any:
         """Text of token ids: one for `[pos]`, a list for `[batch, pos]`."""
@@ -127,11 +131,28 @@ class Tokenizes:
         rows, mask = self._native.to_tokens(
             texts, prepend_bos=prepend_bos, padding_side=padding_side or self._padding_side, truncate=longest
         )
-        if mask is not None:
-            if len(self._masks) > _REMEMBERED:
-                self._masks.clear()
-            self._masks.update((tuple(row), own) for row, own in zip(rows, mask) if not all(own))
         return rows, mask
+
+    def _remember(self, rows: Rows, mask: list[list[bool]] | None) -> None:
+        pad = self._native.special_tokens()[2]
+        for place, row in enumerate(rows):
+            if not row or pad not in (row[0], row[-1]):
+                continue
+            real = [True] if mask is None else mask[place]
+            padding = (real.index(True), real[::-1].index(True)) if any(real) else (len(row), 0)
+            key = hash(tuple(row))
+            self._paddings[key] = padding if self._paddings.get(key, padding) == padding else None
+
+    def _mask_of(self, place: int, row: list[int]) -> list[bool] | None:
+        """The mask of a row that `to_tokens` padded."""
+        padding = self._paddings.get(hash(tuple(row)), (0, 0))
+        if padding is None:
+            raise ValueError(
+                f"row {place} can't be told from a row that to_tokens padded differently, because padding and text have "
+                "the same ids; pass attention_mask"
+            )
+        left, right = padding
+        return [left <= at < len(row) - right for at in range(len(row))] if left or right else None
 
     def _rows(
         self,
@@ -139,12 +160,16 @@ class Tokenizes:
         prepend_bos: bool | None = None,
         padding_side: Literal["left", "right"] | None = None,
         past_kv_cache: HookedTransformerKeyValueCache | None = None,
+        attention_mask: Any = None,
     ) -> tuple[Rows, list[list[bool]] | None]:
         """Ids and mask of the input of a run."""
         if is_text(input):
             if past_kv_cache is not None and len(past_kv_cache) and prepend_bos is None:
                 prepend_bos = False
-            return self._tokenized(input, prepend_bos, padding_side, False)
+            rows, mask = self._tokenized(input, prepend_bos, padding_side, False)
+            if attention_mask is not None:
+                mask = [[bool(real) for real in row] for row in attention_mask.tolist()]
+            return rows, mask
         rows = input.tolist() if hasattr(input, "tolist") else [list(row) if hasattr(row, "__len__") else row for row in input]
         if not isinstance(rows, list):
             raise TypeError(f"the input of a run is a text, texts, or token ids, not {type(input).__name__}")
@@ -163,7 +188,9 @@ class Tokenizes:
                 )
             if any(token < 0 for token in row):
                 raise ValueError(f"row {place} contains the negative id {min(row)}")
-        known = [self._masks.get(tuple(row)) for row in rows] if self._masks else []
+        if attention_mask is not None:
+            return rows, [[bool(real) for real in row] for row in attention_mask.tolist()]
+        known = [self._mask_of(place, row) for place, row in enumerate(rows)] if self._paddings else []
         if any(own is not None for own in known):
             return rows, [own or [True] * len(row) for own, row in zip(known, rows)]
         return rows, None

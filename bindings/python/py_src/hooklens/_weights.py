@@ -25,6 +25,7 @@ class HasWeights:
     cfg: HookedTransformerConfig
 
     _weights: dict[str, Any]
+    _replaced: int
 
     def _kept(self, name: str, read: Callable[[], Any]) -> Any:
         """A cached weight, which is read first if it is not cached yet."""
@@ -165,12 +166,12 @@ class HasWeights:
         kind = name.rpartition(".")[2]
         if ".attn." not in name or kind not in _OF_HEADS:
             return value
-        width = self.cfg.d_head
+        heads = self._native.heads_of(name)
         if kind == "W_O":
-            return value.reshape(-1, width, value.shape[-1])
+            return value.reshape(heads, -1, value.shape[-1])
         if kind.startswith("b_"):
-            return value.reshape(-1, width)
-        return value.reshape(value.shape[0], -1, width).swapaxes(0, 1)
+            return value.reshape(heads, -1)
+        return value.reshape(value.shape[0], heads, -1).swapaxes(0, 1)
 
     def set_weight(self, name: str, value: Any) -> None:
         """Replaces a weight, `model.set_weight("blocks.0.attn.W_Q", value)`, in the shape in which it is read."""
@@ -190,6 +191,7 @@ class HasWeights:
                 value = value.swapaxes(0, 1).reshape(value.shape[1], -1)
         self._native.set_weight(name, self._framework.to_native(value))
         self._weights.clear()
+        self._replaced += 1
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         """Names and weights. They have no gradients: hooklens differentiates with respect to activations."""

@@ -55,6 +55,7 @@ def detect_head(
         )
     if cache is None:
         cache = model.run_with_cache(tokens, remove_batch_dim=True)[1]
+    _check_cache(cache, model, tokens)
     n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
     chosen: dict[int, list[int]] = {layer: list(range(n_heads)) for layer in range(n_layers)}
     if heads is not None:
@@ -65,12 +66,25 @@ def detect_head(
     scores = -np.ones((n_layers, n_heads), dtype=np.float32)
     for layer, own in chosen.items():
         patterns = to_numpy(cache["pattern", layer])
+        patterns = patterns[0] if patterns.ndim == 4 else patterns
         for head in own:
             scores[layer, head] = compute_head_attention_similarity_score(
                 patterns[head], wanted, exclude_bos=exclude_bos, exclude_current_token=exclude_current_token,
                 error_measure=error_measure,
             )
     return model._framework.from_numpy(scores)
+
+
+def _check_cache(cache: ActivationCache, model: HookedTransformer, tokens: Any) -> None:
+    """Raises ValueError unless the cache is a recording of this text by this model."""
+    if cache.model is not model:
+        raise ValueError("the cache was recorded by another model")
+    pattern = tuple(cache["pattern", 0].shape)
+    if len(pattern) == 4 and pattern[0] != 1:
+        raise ValueError(f"the cache has {pattern[0]} rows; detect_head needs a recording of one text")
+    ids = to_numpy(tokens).reshape(-1).tolist()
+    if pattern[-1] != len(ids) or cache._tokens not in (None, [ids]):
+        raise ValueError("the cache is a recording of another text")
 
 
 def _like(tokens: Any, matrix: Any) -> Any:

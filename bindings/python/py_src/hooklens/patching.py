@@ -75,6 +75,12 @@ def generic_activation_patch(
 
 
 def _patched(corrupted: Any, clean: Any, place: tuple[Any, ...]) -> Any:
+    own, given = tuple(corrupted.shape), tuple(clean.shape)
+    if given[1:] != own[1:] or given[0] not in (1, own[0]):
+        raise ValueError(
+            f"the clean activation has shape {given}, but the corrupted one has shape {own}: both prompts must have the "
+            "same number of tokens, and the clean cache a batch axis"
+        )
     corrupted[place] = clean[place]
     return corrupted
 
@@ -152,13 +158,16 @@ def in_rust(
 ) -> Any | None:
     """The sweep computed in Rust, or None if it must run with hooks: the cache is not a plain run of one prompt, the
     model has hooks, or heads share keys."""
+    if isinstance(clean_cache, ActivationCache) and clean_cache.model is not model:
+        raise ValueError("the clean cache was recorded by another model")
     clean = clean_cache._tokens if isinstance(clean_cache, ActivationCache) else None
     corrupted, mask = model._rows(corrupted_tokens)
     plain = clean is not None and mask is None and not model._hooks.handles and model.cfg.n_key_value_heads is None
     if not plain or clean is None or len(clean) != 1 or len(corrupted) != 1 or len(clean[0]) != len(corrupted[0]):
         return None
-    if clean_cache.model is not model:
-        raise ValueError("the clean cache was recorded by another model")
+    if clean_cache._replaced != model._replaced:
+        # The recorded activations are not those of the weights that the model has now.
+        return None
     result = model.patching(clean, corrupted, metric=metric).sweep(sweep)
     return model._framework.from_numpy(result.values[..., 0].astype(np.float32))
 

@@ -55,6 +55,7 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Any, logits: Any, model: HookedTransformer, made: dict[str, Any]) -> Any:
         ctx.model, ctx.made = model, made
+        ctx.hooks, ctx.replaced = model._hooks.of_direction("fwd"), model._replaced
         return logits.view_as(logits)
 
     @staticmethod
@@ -66,5 +67,11 @@ class _Run(torch.autograd.Function):
                 "run_with_cache(..., incl_bwd=True) or run_with_gradients(input, metric). To train on logits without "
                 "the model, detach them. Models are trained in Rust: docs/training.md"
             )
-        model._run_gradients(made["input"], mask=made["mask"], gradient=lambda _: FRAMEWORK.to_native(slope))
+        if model._replaced != ctx.replaced:
+            raise RuntimeError(
+                "weights were replaced after the run, so its gradients are no longer known: run the model again"
+            )
+        # The run is repeated with the forward hooks that it had.
+        with model._hooks.with_forward(ctx.hooks):
+            model._run_gradients(made["input"], mask=made["mask"], gradient=lambda _: FRAMEWORK.to_native(slope))
         return slope.new_zeros(()), None, None, None
