@@ -582,7 +582,7 @@ fn wrong_input_of_encoder_decoders_is_refused() {
     let mut cache = model.decoder_cache(encoded.clone());
     says(model.decode(&mut cache, vec![vec![0], vec![0]]).unwrap_err(), "rows");
     assert!(model.decode(&mut cache, start.clone()).is_ok());
-    assert_eq!(cache.own.len(), 1);
+    assert_eq!(cache.own().len(), 1);
     // Several texts for one input.
     let twice = encoded.repeat(2);
     let both = model.decode(&twice, vec![vec![0, 4], vec![0, 9]]).unwrap().logits.unwrap();
@@ -590,6 +590,30 @@ fn wrong_input_of_encoder_decoders_is_refused() {
     assert_close(&both.narrow(0, 1, 1), &one, 1e-5, "one input, two texts");
     let prefixed = model.generate_with(input, GenerateOptions::new().max_new_tokens(0));
     says(prefixed.unwrap_err(), "max_new_tokens");
+}
+
+/// Rows of a decoder's cache keep the input that they are decoded from.
+#[test]
+fn rows_of_a_decoder_cache_belong_to_their_inputs() {
+    let model = t5("t5");
+    let encoded = model.encode(vec![vec![5, 6, 7, 1], vec![8, 9, 3, 1]]).unwrap();
+    let (mut cache, mut fresh) = (model.decoder_cache(encoded.clone()), model.decoder_cache(encoded));
+    cache.select_rows(&[1, 0]).unwrap();
+    for (rows, swapped) in [([0, 0], [0, 0]), ([4, 9], [9, 4])] {
+        let run =
+            |cache: &mut DecoderCache, [a, b]: [u32; 2]| model.decode(cache, vec![vec![a], vec![b]]).unwrap().logits;
+        let (given, expected) = (run(&mut cache, swapped).unwrap(), run(&mut fresh, rows).unwrap());
+        assert_close(&given.flip([0]), &expected, 1e-6, "swapped before the first token");
+        cache.select_rows(&[1, 0]).unwrap();
+        fresh.select_rows(&[1, 0]).unwrap();
+        let (given, expected) = (run(&mut cache, rows).unwrap(), run(&mut fresh, swapped).unwrap());
+        assert_close(&given.flip([0]), &expected, 1e-6, "swapped between tokens");
+        cache.select_rows(&[1, 0]).unwrap();
+        fresh.select_rows(&[1, 0]).unwrap();
+    }
+    assert!(cache.select_rows(&[2]).unwrap_err().to_string().contains('2'));
+    cache.select_rows(&[0, 0, 1]).unwrap();
+    assert_eq!(model.decode(&mut cache, vec![vec![4]; 3]).unwrap().logits.unwrap().dims()[0], 3);
 }
 
 /// A run that fails after the blocks leaves nothing in the cache: neither its own keys nor the encoder's keys that a
@@ -603,7 +627,7 @@ fn a_failed_run_leaves_the_decoder_cache_alone() {
     let fail = at("decoder_final_ln.hook_normalized").edit(|_: Tensor<3>, _| Err::<Tensor<3>, _>("no"));
     let failed = model.decode_with(&mut cache, vec![vec![0, 4]], ForwardOptions::new().hooks([edit, fail]));
     assert!(failed.is_err());
-    assert!(cache.own.is_empty() && cache.own.interventions().is_empty());
+    assert!(cache.own().is_empty() && cache.own().interventions().is_empty());
     let mut fresh = model.decoder_cache(encoded);
     for rows in [vec![vec![0, 4]], vec![vec![9]]] {
         let run = |cache: &mut DecoderCache| model.decode(cache, rows.clone()).unwrap().logits.unwrap();

@@ -155,7 +155,7 @@ fn a_text_that_goes_on_in_a_decoder_gets_no_special_tokens() {
     model.decode(&mut cache, "house").unwrap();
     let target = model.tokenizer().unwrap().target();
     let text = [target.encode("the old").unwrap(), target.encode("house").unwrap()].concat();
-    assert_eq!(cache.own.tokens().unwrap()[0][1..], text);
+    assert_eq!(cache.own().tokens().unwrap()[0][1..], text);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use burn::tensor::{Bool, Tensor, TensorData};
 use hooklens_hooks::{ActivationCache, Detach, Halt, ModelIdentity, PointInfo, Rows, Run, Segment, Silent, TextHashes};
 
 use super::block::CrossInputs;
-use super::cache::{CrossKeys, DecoderCache};
+use super::cache::{CrossKeys, DecoderCache, row_indices};
 use super::decode_from::DecodeFrom;
 use super::input::EncoderDecoderInput;
 use super::points::{CROSS, DECODER, ENCODER};
@@ -113,6 +113,17 @@ impl Encoded {
         Self {
             hidden: wide.reshape([batch * times, len, width]),
             mask: self.mask.as_ref().map(rows),
+            model: self.model.clone(),
+        }
+    }
+
+    /// These rows, in this order.
+    pub(super) fn selected(&self, rows: &[usize]) -> Self {
+        let [_, len] = self.shape();
+        let mask = |mask: &Vec<bool>| rows.iter().flat_map(|row| mask[row * len..][..len].to_vec()).collect();
+        Self {
+            hidden: self.hidden.clone().select(0, row_indices(rows, &self.hidden.device())),
+            mask: self.mask.as_ref().map(mask),
             model: self.model.clone(),
         }
     }
