@@ -154,6 +154,51 @@ fn transformer_lens() {
     assert!((&filled).into_iter().all(|entry| format!("{entry:?}").len() < 200));
 }
 
+/// A cache that stores another element type than the model computes in is the same cache after it was copied to another
+/// kind, saved, or converted to data, and takes rows from caches that do not.
+#[test]
+fn an_element_type_stays() {
+    let model = model();
+    let half = || KeyValueCache::new(model.config(), 1).with_dtype(DType::F16).unwrap();
+    let run = |cache: &mut KeyValueCache, rows: Vec<Vec<u32>>| {
+        model.forward_with(rows, ForwardOptions::new().kv_cache(cache)).unwrap()
+    };
+    let mut own = half();
+    run(&mut own, vec![vec![1, 2, 3, 4]]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("half.safetensors");
+    own.save(&path, &model).unwrap();
+    let text = serde_json::to_string(&own.to_data().unwrap()).unwrap();
+    let copies = [
+        own.to_kind(CacheKind::GROWING.limited(10)).unwrap(),
+        own.to_kind(CacheKind::GROWING).unwrap(),
+        KeyValueCache::load(&path, &model).unwrap(),
+        KeyValueCache::from_data(&serde_json::from_str(&text).unwrap(), &device()).unwrap(),
+    ];
+    let expected = values(&run(&mut own.clone(), vec![vec![5, 6]]));
+    for mut copy in copies {
+        assert_eq!(values(&run(&mut copy, vec![vec![5, 6]])), expected);
+        assert_eq!(copy[0].keys().unwrap().dtype(), DType::F16.burn());
+    }
+    // A row of a cache in f32 is rounded when it takes the place of another.
+    let mut two = KeyValueCache::new(model.config(), 2).with_dtype(DType::F16).unwrap();
+    run(&mut two, vec![vec![1, 2, 3, 4], vec![7, 8, 9, 3]]);
+    two.insert(&model.prefill(vec![vec![1, 2, 3, 4]]).unwrap(), 1).unwrap();
+    let both = values(&run(&mut two, vec![vec![5, 6], vec![5, 6]]));
+    let apart = |row: usize| both.index_axis(ndarray::Axis(0), row).to_owned();
+    assert!((apart(0) - apart(1)).iter().all(|gap| gap.abs() < 5e-3));
+
+    // Sizes of damaged files are errors, not allocations.
+    for (place, value) in [("/shape/batch", 1u64 << 60), ("/shape/kv_heads", 1 << 40), ("/kind/max_len", 1 << 50)] {
+        let mut data: serde_json::Value = serde_json::from_str(&text).unwrap();
+        *data.pointer_mut(place).unwrap() = value.into();
+        let message = KeyValueCache::from_data(&serde_json::from_value(data).unwrap(), &device()).unwrap_err();
+        assert!(matches!(message, CacheError::Size { .. }), "{place}: {message}");
+    }
+    let absurd = CacheKind::GROWING.limited(1 << 60);
+    assert!(matches!(KeyValueCache::of_kind(model.config(), 1, absurd), Err(CacheError::Size { .. })));
+}
+
 /// torchtune's cache: size, batch size and dtype are set up once.
 #[test]
 fn torchtune() {

@@ -205,7 +205,9 @@ impl Chunks {
                     let least = group.iter().copied().fold(f32::INFINITY, f32::min);
                     let most = group.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                     let step = (most - least) / grouping.bits.steps();
-                    chunk.groups.push([least, step]);
+                    // Values that are not finite stay visible: codes could not represent them.
+                    let finite = group.iter().all(|x| x.is_finite());
+                    chunk.groups.push(if finite { [least, step] } else { [f32::NAN; 2] });
                     for x in group {
                         let code =
                             if step > 0.0 { ((x - least) / step).round().min(grouping.bits.steps()) as u8 } else { 0 };

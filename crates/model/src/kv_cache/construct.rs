@@ -57,6 +57,7 @@ impl KeyValueCache {
         if shape.windows.iter().flatten().any(|window| window.width() == 0) {
             return Err(CacheError::Size { field: "windows", given: 0 });
         }
+        shape.check_sizes()?;
         let expected = shape.windows.len();
         for (field, given) in [("layer_heads", shape.layer_heads.len()), ("states", shape.states.len())] {
             if given != 0 && given != expected {
@@ -191,6 +192,7 @@ impl KeyValueCache {
         self.check_whole()?;
         let mut made = Self::of_shape(self.shape.clone(), kind)?;
         for (layer, (new, entry)) in made.entries.iter_mut().zip(&self.entries).enumerate() {
+            new.place_like(entry);
             let wanted = if kind.is_sliding() || !entry.holds() { self.first_needed(layer) } else { 0 };
             // Some rows may lack columns that others hold, so the columns held by every row may start later.
             let first = if kind.is_sliding() { entry.first() } else { entry.first_of_all() };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use hooklens_hooks::ModelIdentity;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,9 @@ pub struct CacheData {
     /// For each row, the length of the longest text that keys were rotated for, if the rotation depends on the length.
     #[serde(default)]
     pub(super) rotated_for: Vec<usize>,
+    /// Element type in which keys and values are stored, if it was set.
+    #[serde(default)]
+    pub(super) stored_as: Option<DType>,
     /// Hash of the weights that computed the keys and values, if known.
     #[serde(default)]
     pub(super) model: Option<String>,
@@ -70,6 +73,11 @@ pub(super) struct LayerData {
 }
 
 impl KeyValueCache {
+    /// Element type in which keys and values are stored, if it was set.
+    pub(super) fn stored_as(&self) -> Option<DType> {
+        self.entries.first().and_then(Entry::dtype)
+    }
+
     /// Copies the cache to plain data.
     ///
     /// # Errors
@@ -98,6 +106,7 @@ impl KeyValueCache {
             layers: self.entries.iter().map(layer).collect::<Result<_, CacheError>>()?,
             tokens: self.token_columns(),
             rotated_for: self.rotated_for.clone(),
+            stored_as: self.stored_as(),
             model: self.model.as_ref().and_then(|model| model.content().map(str::to_string)),
         })
     }
@@ -132,7 +141,11 @@ impl KeyValueCache {
                 data.hidden_before
             )));
         }
+        if let Some(dtype) = data.stored_as.filter(|dtype| !dtype.is_float()) {
+            return Err(wrong(format!("keys and values cannot be stored as {dtype:?}; expected a float type")));
+        }
         let mut cache = Self::of_shape(shape.clone(), data.kind)?;
+        cache.entries.iter_mut().for_each(|entry| entry.fix(data.stored_as, None));
         for (layer, held) in data.layers.iter().enumerate() {
             let from = &held.held_from;
             if !from.is_empty() && (from.len() != batch || from.iter().any(|first| *first > len)) {

@@ -51,6 +51,8 @@ struct Header {
     tokens: Vec<Vec<Option<u32>>>,
     #[serde(default)]
     rotated_for: Vec<usize>,
+    #[serde(default)]
+    stored_as: Option<BurnDType>,
 }
 
 /// The fields common to all versions of the metadata.
@@ -101,6 +103,7 @@ impl KeyValueCache {
             held_from: self.entries.iter().map(|entry| entry.held_from().to_vec()).collect(),
             tokens: self.token_columns(),
             rotated_for: self.rotated_for().to_vec(),
+            stored_as: self.stored_as(),
         };
         let header = serde_json::to_string(&header).map_err(|e| CacheError::File {
             path: path.as_ref().to_path_buf(),
@@ -190,7 +193,8 @@ impl KeyValueCache {
             let state = state.map(|(before, memory)| [before, memory]);
             layers.push(LayerData { first: *first, held_from, keys, values, state });
         }
-        let Header { kind, shape, mask, hidden_before, frozen, interventions, tokens, rotated_for, .. } = header;
+        let Header { kind, shape, mask, hidden_before, frozen, interventions, tokens, rotated_for, stored_as, .. } =
+            header;
         let data = CacheData {
             kind,
             shape,
@@ -201,6 +205,7 @@ impl KeyValueCache {
             layers,
             tokens,
             rotated_for,
+            stored_as,
             model: None,
         };
         let device = |layer: usize| model.layer_device(layer);

@@ -52,6 +52,14 @@ impl HeadShard {
         Self { shared: Vec::new(), store: Store::new(kind, window), home, heads: Some(heads) }
     }
 
+    /// The fixed device, if the heads of a layer are spread over devices.
+    pub(super) fn fixed_device(&self) -> Option<&Device> {
+        match &self.home {
+            ShardPlacement::On(device) => Some(device),
+            _ => None,
+        }
+    }
+
     /// Whether a read copies from another device or a file, and can therefore be prefetched.
     pub(super) fn is_away(&self) -> bool {
         let on_disk = |shared: &Shared| matches!(shared.sealed, Sealed::Disk(_));

@@ -6,6 +6,7 @@ use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
 
 use super::quantized::Bits;
+use super::shape::LARGEST;
 use crate::error::CacheError;
 
 /// How a key-value cache stores keys and values. The options combine: a sliding cache may also be quantized, limited in
@@ -144,7 +145,9 @@ impl CacheKind {
 
     /// Checks that the combination of options is supported.
     pub(super) fn check(self) -> Result<(), CacheError> {
-        let positive = |field, given| if given == 0 { Err(CacheError::Size { field, given }) } else { Ok(()) };
+        let positive = |field, given| {
+            if given == 0 || given > LARGEST { Err(CacheError::Size { field, given }) } else { Ok(()) }
+        };
         self.max_len.map_or(Ok(()), |max_len| positive("max_len", max_len))?;
         self.quantization.map_or(Ok(()), |quantization| positive("group", quantization.group))?;
         if self.quantization.is_some() && self.offload == Some(Offload::Disk) {

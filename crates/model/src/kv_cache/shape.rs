@@ -49,13 +49,32 @@ pub fn windows(cache: &KeyValueCache) -> &[Option<Window>] {
     &cache.shape.windows
 }
 
-const LARGEST: usize = 1 << 28;
+/// Maximum of every size.
+pub(super) const LARGEST: usize = 1 << 28;
 
 fn checked(field: &'static str, given: usize, most: usize) -> Result<usize, CacheError> {
     if given == 0 || given > most { Err(CacheError::Size { field, given }) } else { Ok(given) }
 }
 
 impl CacheShape {
+    /// Fails if a size is too large, as in a damaged file.
+    pub(super) fn check_sizes(&self) -> Result<(), CacheError> {
+        let sizes = [
+            ("batch", self.batch),
+            ("kv_heads", self.kv_heads),
+            ("d_head", self.d_head),
+            ("value_heads", self.value_heads),
+            ("d_value", self.d_value),
+        ];
+        let heads = self.layer_heads.iter().flatten().flatten().map(|size| ("layer_heads", *size));
+        let states = self.states.iter().flatten().flat_map(|state| state.before.into_iter().chain(state.memory));
+        let all = sizes.into_iter().chain(heads).chain(states.map(|size| ("states", size)));
+        match all.into_iter().find(|(_, given)| *given > LARGEST) {
+            Some((field, given)) => Err(CacheError::Size { field, given }),
+            None => Ok(()),
+        }
+    }
+
     /// Creates a shape with these sizes, without windows.
     ///
     /// # Errors

@@ -34,9 +34,10 @@ impl KeyValueCache {
     }
 
     /// The tokens of each row; `None` if they are unknown, or if they do not determine the cache's contents because
-    /// something was edited, hidden, or quantized.
+    /// something was edited, hidden, quantized, or stored in another element type.
     pub(crate) fn exact_tokens(&self) -> Option<Vec<Vec<u32>>> {
         let exact = self.interventions.is_empty() && !self.hides() && self.kind.quantization().is_none();
+        let exact = exact && self.stored_as().is_none();
         self.tokens().filter(|_| exact)
     }
 

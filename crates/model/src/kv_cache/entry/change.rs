@@ -107,6 +107,7 @@ impl Entry {
             return Ok(made);
         }
         let (mine, theirs) = (self.joined()?, other.joined()?);
+        let theirs = theirs.map(|(keys, values)| self.stored(keys, values).into());
         // Oldest column held by either entry.
         let first = |entry: &Entry, shift: usize| columns - shift - entry.held().min(columns - shift);
         let first = first(self, shift[0]).min(first(other, shift[1]));

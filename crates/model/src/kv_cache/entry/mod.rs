@@ -118,6 +118,20 @@ impl Entry {
         self.fix(None, None);
     }
 
+    /// Sets the storage element type, the required device and the devices of heads of another entry.
+    pub(super) fn place_like(&mut self, other: &Self) {
+        let devices: Vec<Device> = other.shards.iter().filter_map(|shard| shard.fixed_device().cloned()).collect();
+        if !devices.is_empty() {
+            self.spread_heads(&devices);
+        }
+        self.fix(other.dtype, other.device.as_ref());
+    }
+
+    /// The storage element type, if set.
+    pub(super) fn dtype(&self) -> Option<DType> {
+        self.dtype
+    }
+
     /// Resets an empty entry to the number of rows it was created for.
     pub(super) fn refit(&mut self) {
         if self.len == 0 {
