@@ -206,3 +206,18 @@ fn greedy_output_is_hugging_faces() {
     }
     assert!(compared >= 40, "{compared}");
 }
+
+/// Whether a text is too long is a matter of each row, not of the longest row behind the cache and the longest prompt.
+#[test]
+fn rows_reach_as_far_as_they_are_long() {
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 24), 3);
+    let mut cache = model.prefill(Tokens::padded(&[vec![3; 20], vec![4, 5]], 0, PaddingSide::Left).unwrap()).unwrap();
+    let prompts = Tokens::padded(&[vec![1], vec![2; 18]], 0, PaddingSide::Left).unwrap();
+    let options = || GenerateOptions::new().max_new_tokens(3);
+    let made = model.generate_with(&prompts, options().kv_cache(&mut cache.fork(1).unwrap())).unwrap();
+    assert_eq!(made.rows.iter().map(|row| row.new.len()).collect::<Vec<_>>(), [3, 3]);
+    let alone = model.generate_with(vec![[vec![4, 5], vec![2; 18]].concat()], options()).unwrap();
+    assert_eq!(made.rows[1].new, alone.rows[0].new);
+    let message = model.generate_with(&prompts, options().max_new_tokens(6).kv_cache(&mut cache)).unwrap_err();
+    assert!(message.to_string().contains("26"), "{message}");
+}

@@ -157,12 +157,11 @@ impl<'m> Sampler<'m> {
             if options.stop_tokens.contains(&token) {
                 (row.ended, row.made.stop) = (true, Stop::Token(token));
             }
-            if let Some(tokenizer) = self.tokenizer {
+            if let Some(tokenizer) = self.tokenizer.filter(|_| !options.stop_strings.is_empty()) {
                 let text = decode_generated(tokenizer, &row.made.new, false)?;
                 if let Some(stop) = options.stop_strings.iter().find(|stop| text.contains(stop.as_str())) {
                     (row.ended, row.made.stop) = (true, Stop::Text(stop.clone()));
                 }
-                row.made.text = Some(text);
             }
             row.ended |= row.made.new.len() == options.max_new_tokens;
         }
@@ -234,7 +233,12 @@ impl<'m> Sampler<'m> {
         let ids = |row: &Vec<Option<u32>>| row.iter().map(|token| token.unwrap_or(self.pad)).collect();
         let mask = columns.iter().map(|row| row.iter().map(Option::is_some).collect()).collect();
         let columns = Tokens::new(columns.iter().map(ids).collect())?.with_mask(mask)?;
-        let rows = self.rows.into_iter().map(|row| row.made).collect();
+        let mut rows: Vec<_> = self.rows.into_iter().map(|row| row.made).collect();
+        if let Some(tokenizer) = self.tokenizer {
+            for row in rows.iter_mut().filter(|row| !row.new.is_empty()) {
+                row.text = Some(decode_generated(tokenizer, &row.new, false)?);
+            }
+        }
         let logits = if logits.is_empty() { None } else { Some(Tensor::cat(logits, 1)) };
         Ok(Generation { rows, columns, steps, logits, kv_cache })
     }

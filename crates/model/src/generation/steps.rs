@@ -116,12 +116,13 @@ impl<'m, 'h> Steps<'m, 'h> {
         let cache = filled.get();
         let identity = model.identity();
         cache.check_model(&identity)?;
-        let before = cache.lengths().into_iter().max().unwrap_or(0);
-        let longest = (0..batch).map(|row| prompts.real(row).len()).max().unwrap_or(0);
+        let held = cache.lengths();
+        let before = held.iter().copied().max().unwrap_or(0);
+        let of_row = |row: usize| held.get(row).copied().unwrap_or(0) + prompts.real(row).len();
         // The last new token is chosen but never run.
         let to_run = options.max_new_tokens.saturating_sub(1);
-        model.check_length((before + longest).saturating_add(to_run))?;
-        let most = (before + longest).saturating_add(to_run);
+        let most = (0..batch).map(of_row).max().unwrap_or(0).saturating_add(to_run);
+        model.check_length(most)?;
         options.hooks.iter().try_for_each(|hook| hook.check_reach(most))?;
         options.record.check_reach(most)?;
         if let Some(row) = (0..batch).find(|row| prompts.real(*row).is_empty()) {
