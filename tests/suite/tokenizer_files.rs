@@ -107,6 +107,11 @@ fn a_template_does_not_run_or_write_forever() {
     for (template, words) in [
         (format!("{many}{many}{{% endfor %}}{{% endfor %}}"), "the template takes more than 10000000 steps"),
         (format!("{many}{{{{ 'x' * 100000 }}}}{{% endfor %}}"), "the template's output is longer than 67108864 bytes"),
+        ("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}".into(), "a value is nested more than 100 levels deep"),
+        (
+            "{% set ns = namespace(a=1) %}{% set ns.a = [ns] %}{{ ns|tojson }}".into(),
+            "a value is nested more than 100 levels deep",
+        ),
         (
             "{{ 'a'|indent(10000000000000000) }}".into(),
             "the filter `indent` was given 10000000000000000, but the maximum is 1000",

@@ -148,7 +148,7 @@ fn environment() -> Environment<'static> {
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.set_formatter(|out, _, value| Ok(out.write_str(&python_values::text(value))?));
+    environment.set_formatter(|out, _, value| Ok(out.write_str(&python_values::text(value)?)?));
     let refuse = |reason: String| -> Result<String, Error> { Err(Error::new(ErrorKind::InvalidOperation, reason)) };
     environment.add_function("raise_exception", refuse);
     environment.add_function("strftime_now", now);

@@ -46,8 +46,20 @@ struct Writer<'s> {
     between: [String; 2],
 }
 
+/// Maximum nesting depth of a value. A namespace of a template can contain itself.
+const DEEPEST: usize = 100;
+
+fn check_depth(depth: usize) -> Result<(), Error> {
+    if depth > DEEPEST {
+        let reason = format!("a value is nested more than {DEEPEST} levels deep");
+        return Err(Error::new(ErrorKind::InvalidOperation, reason));
+    }
+    Ok(())
+}
+
 impl Writer<'_> {
     fn write(&self, value: &Value, depth: usize, written: &mut String) -> Result<(), Error> {
+        check_depth(depth)?;
         match value.kind() {
             ValueKind::None => written.push_str("null"),
             ValueKind::Bool => written.push_str(if value.is_true() { "true" } else { "false" }),
@@ -140,18 +152,22 @@ fn quoted(text: &str, ascii: bool, written: &mut String) {
 }
 
 /// Formats a value as Python's `str` does.
-pub(super) fn text(value: &Value) -> String {
+///
+/// # Errors
+/// For values that are nested too deep.
+pub(super) fn text(value: &Value) -> Result<String, Error> {
     match value.kind() {
-        ValueKind::Undefined => String::new(),
-        ValueKind::String => value.to_string(),
-        _ => repr(value),
+        ValueKind::Undefined => Ok(String::new()),
+        ValueKind::String => Ok(value.to_string()),
+        _ => repr(value, 0),
     }
 }
 
 /// Formats a value as Python's `repr` does.
-fn repr(value: &Value) -> String {
+fn repr(value: &Value, depth: usize) -> Result<String, Error> {
+    check_depth(depth)?;
     let items = || value.try_iter().into_iter().flatten();
-    match value.kind() {
+    Ok(match value.kind() {
         ValueKind::None => "None".into(),
         ValueKind::Bool => if value.is_true() { "True" } else { "False" }.into(),
         ValueKind::Number => match f64::try_from(value.clone()) {
@@ -159,13 +175,19 @@ fn repr(value: &Value) -> String {
             _ => number(value),
         },
         ValueKind::String => repr_of_text(value.as_str().unwrap_or_default()),
-        ValueKind::Seq => format!("[{}]", items().map(|item| repr(&item)).collect::<Vec<_>>().join(", ")),
+        ValueKind::Seq => {
+            let items = items().map(|item| repr(&item, depth + 1)).collect::<Result<Vec<_>, _>>()?;
+            format!("[{}]", items.join(", "))
+        }
         ValueKind::Map => {
-            let item = |key: Value| format!("{}: {}", repr(&key), repr(&value.get_item(&key).unwrap_or_default()));
-            format!("{{{}}}", items().map(item).collect::<Vec<_>>().join(", "))
+            let item = |key: Value| {
+                let item = value.get_item(&key).unwrap_or_default();
+                Ok::<_, Error>(format!("{}: {}", repr(&key, depth + 1)?, repr(&item, depth + 1)?))
+            };
+            format!("{{{}}}", items().map(item).collect::<Result<Vec<_>, _>>()?.join(", "))
         }
         _ => value.to_string(),
-    }
+    })
 }
 
 fn repr_of_text(text: &str) -> String {
