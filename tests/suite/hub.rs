@@ -63,6 +63,10 @@ fn answer(mut stream: TcpStream, folder: &Path, late: Duration, log: &Asked) -> 
         let name = path.strip_prefix("/org/tiny/resolve/")?.strip_prefix(revision)?;
         Some((fs::read(folder.join(name)).ok()?, commit))
     });
+    // A file that the server has but can't send now.
+    if path.rsplit('/').next().is_some_and(|name| folder.join(format!("{name}.broken")).exists()) {
+        return stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    }
     let Some((bytes, commit)) = found else {
         return stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
     };
@@ -226,4 +230,26 @@ fn a_model_that_can_not_be_had_says_what_to_do() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(1) && said.contains(model) && said.contains("pass a folder"), "{said}");
     }
+}
+
+/// A model without one of its files must not pass for the whole model, neither now nor later.
+#[test]
+fn a_file_that_could_not_be_fetched_is_not_a_file_that_is_not_there() {
+    let (served, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for entry in fs::read_dir(fixtures().join("llama-sharded")).unwrap().map(|entry| entry.unwrap().path()) {
+        fs::copy(&entry, served.path().join(entry.file_name().unwrap())).unwrap();
+    }
+    let broken = served.path().join("generation_config.json.broken");
+    fs::write(&broken, "").unwrap();
+    let (endpoint, _) = serve(served.path().to_path_buf());
+    let online = [("HF_ENDPOINT", endpoint.as_str())];
+    let first = dump("org/tiny", home.path(), &online);
+    let said = String::from_utf8_lossy(&first.stderr);
+    assert!(
+        !first.status.success() && said.contains("downloading `generation_config.json` from the hub failed"),
+        "{said}"
+    );
+    fs::remove_file(broken).unwrap();
+    let second = dump("org/tiny", home.path(), &online);
+    assert!(second.status.success(), "{}", String::from_utf8_lossy(&second.stderr));
 }

@@ -9,7 +9,7 @@ use hooklens::prelude::*;
 use hooklens::{NormKind, Positional, RopeScaling, Rotary, Window};
 use serde_json::{Value, json};
 
-use crate::support::{assert_close, fixtures, has, random_model};
+use crate::support::{assert_close, fixtures, has, random_model, values};
 use hooklens_model::config::{Layers, Settings};
 
 const ROW: [u32; 4] = [1, 2, 3, 4];
@@ -621,4 +621,23 @@ mod once {
             });
         }
     }
+}
+
+/// Baichuan 2 divides the rows of its unembedding by their norms. A row of zeros, as padding of the vocabulary has, stays
+/// zero.
+#[test]
+fn a_row_of_zeros_has_no_direction() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = fixtures().join("baichuan2");
+    fs::copy(from.join("config.json"), folder.path().join("config.json")).unwrap();
+    let mut bytes = fs::read(from.join("model.safetensors")).unwrap();
+    let (header, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    let info = metadata.info("lm_head.weight").unwrap();
+    let row = info.data_offsets.1.abs_diff(info.data_offsets.0) / info.shape[0];
+    let start = 8 + header + info.data_offsets.0;
+    bytes[start + row..start + 2 * row].fill(0);
+    fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+    let model = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
+    let logits = model.forward([1, 2, 3]).unwrap();
+    assert!(values(&logits.narrow(2, 1, 1)).iter().all(|logit| *logit == 0.0));
 }

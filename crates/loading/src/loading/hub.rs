@@ -92,39 +92,44 @@ pub(super) fn fetch(name: &str, want: DownloadScope) -> Result<PathBuf, LoadErro
     // Pin the other files to the configuration's commit, in case the branch moves meanwhile.
     let commit = folder.file_name().map_or(revision.into(), |name| name.to_string_lossy());
     let pinned = || of(&commit);
+    // A file that could not be fetched must not be taken for one that the model does not have, now or later.
+    let unfetched =
+        |file: &str, error: ApiError| refused(name, format!("downloading `{file}` from the hub failed"), error);
+    let optional = |file: &str| match get(&cache, &api, pinned(), file) {
+        Err(error) if !is_missing(&error) => Err(unfetched(file, error)),
+        _ => Ok(()),
+    };
     let had_template = folder.join(CHAT_TEMPLATE).is_file();
     for file in &SMALL[1..] {
-        // Errors are ignored, because these files are optional. If the connection is broken, fetching the weights
-        // fails.
-        let _ = get(&cache, &api, pinned(), file);
+        optional(file)?;
     }
     // Additional chat templates are in separate files, and exist only beside a default template.
     if !had_template && folder.join(CHAT_TEMPLATE).is_file() {
         let siblings = api.repo(pinned()).info().map(|info| info.siblings).unwrap_or_default();
         for file in siblings.iter().filter(|file| file.rfilename.starts_with("additional_chat_templates/")) {
-            let _ = get(&cache, &api, pinned(), &file.rfilename);
+            optional(&file.rfilename)?;
         }
     }
     // Protein models and Marian models have vocabulary files instead of a tokenizer.json.
     if !folder.join("tokenizer.json").is_file() {
         for file in MARIAN_FILES.into_iter().chain(["vocab.txt"]) {
-            let _ = get(&cache, &api, pinned(), file);
+            optional(file)?;
         }
     }
     // A sentence encoder stores the configuration of each module after the transformer in its own folder.
     for module in super::sentence_modules(folder) {
-        let _ = get(&cache, &api, pinned(), &module);
+        optional(&module)?;
     }
     if want == DownloadScope::Weights {
         let mut failure = None;
         for (single, index) in NAMES {
             let weights = match get(&cache, &api, pinned(), index) {
                 Ok(index) => shard_names(&index)?,
-                Err(_) => vec![single.to_string()],
+                Err(error) if is_missing(&error) => vec![single.to_string()],
+                Err(error) => return Err(unfetched(index, error)),
             };
             let fetched = weights.iter().try_for_each(|file| {
-                let fetched = get(&cache, &api, pinned(), file).map(drop);
-                fetched.map_err(|error| refused(name, format!("downloading `{file}` from the hub failed"), error))
+                get(&cache, &api, pinned(), file).map(drop).map_err(|error| unfetched(file, error))
             });
             match fetched {
                 Ok(()) => return Ok(folder.to_path_buf()),
@@ -135,6 +140,15 @@ pub(super) fn fetch(name: &str, want: DownloadScope) -> Result<PathBuf, LoadErro
         return Err(failure.unwrap_or_else(|| not_found(name, "it has no weights".into())));
     }
     Ok(folder.to_path_buf())
+}
+
+/// Whether the hub says that there is no such file.
+fn is_missing(error: &ApiError) -> bool {
+    match error {
+        ApiError::RequestError(error) => matches!(**error, ureq::Error::StatusCode(404)),
+        ApiError::TooManyRetries(error) => is_missing(error),
+        _ => false,
+    }
 }
 
 fn get(cache: &Cache, api: &Api, repo: Repo, name: &str) -> Result<PathBuf, ApiError> {

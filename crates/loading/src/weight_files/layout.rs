@@ -201,7 +201,8 @@ impl Layout {
                 m.reshape([rows, columns, step]).narrow(2, start, 1).reshape([rows, columns])
             }
             (Layout::UnitRows, StoredTensor::Matrix(m)) => {
-                let length = m.clone().square().sum_dim(1).sqrt();
+                // The least length is that of `torch.nn.functional.normalize`.
+                let length = m.clone().square().sum_dim(1).sqrt().clamp_min(1e-12);
                 (m / length).transpose()
             }
             (Layout::ExpertHeadsOut { experts, heads }, StoredTensor::Cube(c)) => {
