@@ -14,6 +14,9 @@ use super::fault;
 use super::kind::Form;
 use crate::error::CacheError;
 
+/// Unused bytes up to which a file is not compacted.
+const LEAST_WASTE: u64 = 1 << 16;
+
 /// Columns stored contiguously in the file, column by column and row by row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Extent {
@@ -71,6 +74,14 @@ impl DiskTensor {
 
     fn read(&self, device: &Device) -> Result<Tensor<4>, CacheError> {
         let columns: usize = self.extents.iter().map(|extent| extent.columns).sum();
+        let [rows, heads, width] = self.cell;
+        let data = TensorData::from_bytes_vec(self.bytes()?, [columns, rows, heads, width], self.dtype);
+        Ok(upload::<4, Float>(data, (device, self.dtype)).swap_dims(0, 1))
+    }
+
+    /// The bytes of all columns.
+    fn bytes(&self) -> Result<Vec<u8>, CacheError> {
+        let columns: usize = self.extents.iter().map(|extent| extent.columns).sum();
         let mut bytes = vec![0u8; columns * self.column_bytes()];
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let mut filled = 0;
@@ -80,10 +91,7 @@ impl DiskTensor {
             file.read_exact(&mut bytes[filled..end]).map_err(failed)?;
             filled = end;
         }
-        drop(file);
-        let [rows, heads, width] = self.cell;
-        let data = TensorData::from_bytes_vec(bytes, [columns, rows, heads, width], self.dtype);
-        Ok(upload::<4, Float>(data, (device, self.dtype)).swap_dims(0, 1))
+        Ok(bytes)
     }
 
     /// Drops the columns starting at `len`, which no clone has seen, and truncates the file by their size.
@@ -96,6 +104,21 @@ impl DiskTensor {
         if dropped > 0 && file.metadata().is_ok_and(|file| file.len() == end) {
             let _ = file.set_len(end - dropped); // a longer file does no harm
         }
+    }
+
+    /// Moves the columns to a new file if most of this one is no longer used, as behind a sliding window. A file that a
+    /// clone reads stays as it is.
+    fn compact(&mut self) -> Result<(), CacheError> {
+        let used: usize = self.extents.iter().map(|extent| extent.columns * self.column_bytes()).sum();
+        if self.end() < (2 * used) as u64 + LEAST_WASTE || Arc::strong_count(&self.file) > 1 {
+            return Ok(());
+        }
+        let bytes = self.bytes()?;
+        let mut file = tempfile::tempfile().map_err(failed)?;
+        file.write_all(&bytes).map_err(failed)?;
+        self.file = Arc::new(Mutex::new(file));
+        self.extents = vec![Extent { offset: 0, columns: used / self.column_bytes().max(1) }];
+        Ok(())
     }
 
     /// Offset of the end of the last column.
@@ -154,6 +177,7 @@ impl Disk {
         for (track, new) in [keys, values].into_iter().zip(new) {
             let new = track.write(new)?;
             track.add(new);
+            track.compact()?;
         }
         self.len += count;
         Ok(())
@@ -209,6 +233,37 @@ mod tests {
         let [keys, values] = disk.read().unwrap().unwrap();
         assert_eq!((keys.clone() + values).abs().max().into_scalar::<f32>(), 0.0);
         keys.into_data().try_into_vec::<f32>().unwrap()
+    }
+
+    /// The file of a window grows with the window, not with the text.
+    #[test]
+    fn dropped_columns_free_their_space() {
+        let wide = |at: usize| {
+            let of = |sign: f32| Tensor::full([1, 1, 1, 4096], sign * at as f32, &Device::flex());
+            [of(1.0), of(-1.0)]
+        };
+        let mut disk = Disk::default();
+        let mut early = None;
+        for at in 0..200 {
+            disk.push(wide(at)).unwrap();
+            disk.keep_last(3);
+            if at == 50 {
+                early = Some(disk.clone());
+            }
+            if at == 100 {
+                let clone = early.take().unwrap();
+                let [keys, _] = clone.read().unwrap().unwrap();
+                assert_eq!(keys.max().into_scalar::<f32>(), 50.0, "a clone's columns stay");
+            }
+            if !(51..=101).contains(&at) {
+                let [keys, _] = disk.tracks.as_ref().unwrap();
+                let len = keys.file.lock().unwrap().metadata().unwrap().len();
+                assert!(len < (2 * 4 * 4096 * 4) as u64 + 2 * LEAST_WASTE, "{len} bytes after {at} columns");
+            }
+        }
+        let [keys, values] = disk.read().unwrap().unwrap();
+        let first = keys.narrow(3, 0, 1).into_data().try_into_vec::<f32>().unwrap();
+        assert_eq!((first, values.min().into_scalar::<f32>()), (vec![197.0, 198.0, 199.0], -199.0));
     }
 
     #[test]
