@@ -251,7 +251,7 @@ fn dictionaries_from_the_command_line() {
             ["--tokens", "4000"],
             ["--batch-size", "200"],
         ];
-        let kept = usual.iter().filter(|option| other.first() != Some(&option[0])).flatten().copied();
+        let kept = usual.iter().filter(|option| !other.contains(&option[0])).flatten().copied();
         let given = ["train", "--model", "embedded:ioi", "--prompts", "prompts.txt", "--out", out];
         run(&given.into_iter().chain(kept).chain(other.iter().copied()).collect::<Vec<_>>())
     };
@@ -355,6 +355,7 @@ fn dictionaries_from_the_command_line() {
         (train("out6", &["--warm-up", "2"]), "the warm-up is 2; expected a fraction from 0 to 1"),
         (train("out7", &["--betas", "0.9,1"]), "Adam's betas"),
         (train("out8", &["--architecture", "jumprelu", "--bandwidth", "0"]), "the bandwidth is 0 and the threshold"),
+        (train("out9", &["--tokens", "1e15", "--batch-size", "1000000000000"]), "out of memory"),
     ];
     for ((code, _, warned), expected) in wrong {
         assert!(code != Some(0) && warned.contains(expected), "{expected}: {warned}");

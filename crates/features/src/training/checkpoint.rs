@@ -26,6 +26,10 @@ const STATE: &str = "trainings";
 const DATA: &str = "data";
 /// Metadata key of the hash of the prompts read so far.
 const SEEN: &str = "prompts_read";
+/// Name of the tensor of the tokens since each latent was last active.
+const SILENT: &str = "silent";
+/// Name of the tensor of the bits of the logged steps' numbers.
+const LOG: &str = "log";
 /// Name of the last tensor: tensors with one-byte elements come after all others.
 const CHECKSUM: &str = "checksum";
 const CHECKSUM_LEN: usize = size_of::<u128>();
@@ -33,6 +37,8 @@ const CHECKSUM_LEN: usize = size_of::<u128>();
 /// A tensor of the file.
 enum Stored<'t> {
     Values(&'t [f32], [usize; 1]),
+    /// Whole numbers, or the bits of floats.
+    Whole(Vec<u64>, [usize; 1]),
     /// Zeros, until the rest of the file is written.
     Checksum,
 }
@@ -41,13 +47,14 @@ impl View for Stored<'_> {
     fn dtype(&self) -> Dtype {
         match self {
             Stored::Values(..) => Dtype::F32,
+            Stored::Whole(..) => Dtype::U64,
             Stored::Checksum => Dtype::U8,
         }
     }
 
     fn shape(&self) -> &[usize] {
         match self {
-            Stored::Values(_, shape) => shape,
+            Stored::Values(_, shape) | Stored::Whole(_, shape) => shape,
             Stored::Checksum => &[CHECKSUM_LEN],
         }
     }
@@ -55,6 +62,7 @@ impl View for Stored<'_> {
     fn data(&self) -> Cow<'_, [u8]> {
         match self {
             Stored::Values(values, _) => Cow::Owned(values.iter().flat_map(|x| x.to_le_bytes()).collect()),
+            Stored::Whole(numbers, _) => Cow::Owned(numbers.iter().flat_map(|x| x.to_le_bytes()).collect()),
             Stored::Checksum => Cow::Borrowed(&[0; CHECKSUM_LEN]),
         }
     }
@@ -62,6 +70,7 @@ impl View for Stored<'_> {
     fn data_len(&self) -> usize {
         match self {
             Stored::Values(values, _) => size_of_val(*values),
+            Stored::Whole(numbers, _) => size_of_val(&numbers[..]),
             Stored::Checksum => CHECKSUM_LEN,
         }
     }
@@ -76,22 +85,26 @@ pub(super) fn save(
     data: &Value,
     seen: Option<String>,
 ) -> Result<()> {
-    let state = |(trainer, log): (&Trainer, &Vec<Step>)| {
+    let state = |trainer: &Trainer| {
         json!({
             "settings": trainer.settings.described(),
             "scales": trainer.scales.iter().map(|scale| scale.to_bits()).collect::<Vec<_>>(),
-            "silent": trainer.silent,
             "step": trainer.step,
             "tokens": trainer.tokens,
-            "log": log.iter().map(|step| step.numbers().map(f64::to_bits)).collect::<Vec<_>>(),
         })
     };
-    let states: Vec<Value> = trainers.iter().zip(logs).map(state).collect();
+    let states: Vec<Value> = trainers.iter().map(state).collect();
     let metadata = [(STATE, Value::from(states).to_string()), (DATA, data_text(data))].into_iter();
     let metadata = metadata.chain(seen.map(|seen| (SEEN, seen))).map(|(key, value)| (key.to_string(), value));
     let metadata: HashMap<String, String> = metadata.collect();
     let mut tensors = vec![(CHECKSUM.to_string(), Stored::Checksum)];
-    for (place, trainer) in trainers.iter_mut().enumerate() {
+    for (place, (trainer, log)) in trainers.iter_mut().zip(logs).enumerate() {
+        // The header is limited to 100 MB, which a long log would exceed.
+        let log: Vec<u64> = log.iter().flat_map(|step| step.numbers().map(f64::to_bits)).collect();
+        for (name, numbers) in [(SILENT, trainer.silent.clone()), (LOG, log)] {
+            let shape = [numbers.len()];
+            tensors.push((format!("{place}.{name}"), Stored::Whole(numbers, shape)));
+        }
         for (name, parameter) in trainer.named() {
             let Parameter { value, first, second, .. } = parameter;
             for (part, values) in [("value", value), ("first", first), ("second", second)] {
@@ -168,7 +181,20 @@ pub(super) fn restore(path: &Path, trainers: &mut [Trainer], data: &Value) -> Re
             all.iter().map(|number| number.as_u64().ok_or_else(unknown)).collect()
         };
         trainer.scales = numbers("scales")?.into_iter().map(|bits| f32::from_bits(bits as u32)).collect();
-        trainer.silent = numbers("silent")?;
+        let stored = |name: &str| -> Result<Vec<u64>> {
+            let tensor = tensors.tensor(&format!("{place}.{name}")).map_err(|_| unknown())?;
+            match tensor.data().as_chunks::<8>() {
+                (numbers, []) if tensor.dtype() == Dtype::U64 => {
+                    Ok(numbers.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect())
+                }
+                _ => Err(unknown()),
+            }
+        };
+        let silent = stored(SILENT)?;
+        if silent.len() != trainer.silent.len() {
+            return Err(unknown());
+        }
+        trainer.silent = silent;
         (trainer.step, trainer.tokens) = (whole("step")? as usize, whole("tokens")? as usize);
         for (name, parameter) in trainer.named() {
             let Parameter { value, first, second, .. } = parameter;
@@ -184,12 +210,9 @@ pub(super) fn restore(path: &Path, trainers: &mut [Trainer], data: &Value) -> Re
                 values.iter_mut().zip(numbers).for_each(|(to, from)| *to = f32::from_le_bytes(*from));
             }
         }
-        let log = state["log"].as_array().ok_or_else(unknown)?;
-        let step = |step: &Value| {
-            let numbers = step.as_array()?.iter().map(|bits| bits.as_u64().map(f64::from_bits));
-            Step::from_numbers(&numbers.collect::<Option<Vec<_>>>()?)
-        };
-        logs.push(log.iter().map(step).collect::<Option<Vec<_>>>().ok_or_else(unknown)?);
+        let log: Vec<f64> = stored(LOG)?.into_iter().map(f64::from_bits).collect();
+        let steps = log.chunks(Step::NUMBERS).map(Step::from_numbers).collect::<Option<Vec<_>>>();
+        logs.push(steps.ok_or_else(unknown)?);
     }
     Ok((logs, metadata.and_then(|metadata| metadata.get(SEEN)).cloned()))
 }

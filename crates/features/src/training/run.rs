@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use burn::tensor::Device;
 use hooklens_hooks::{FolderLock, check_own_file};
 use serde_json::{Value, json};
 
@@ -20,6 +21,7 @@ use crate::opened::Opened;
 use crate::transcoders::Transcoders;
 use hooklens_data::corpus::RowSource;
 use hooklens_io::csv_text::{CsvLabels, CsvTable};
+use hooklens_model::device::check_room;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{Error, Result, load_errors};
 use hooklens_model::model::HookedTransformer;
@@ -211,6 +213,11 @@ impl TrainingRun {
         points.sort();
         points.dedup();
         let (origin, widths) = (source.origin()?, source.widths(&points)?);
+        // A failed allocation would abort the process.
+        let total = self.trainings.iter().map(|training| training.total).max().unwrap_or(0);
+        let rows = first.batch.saturating_mul(first.buffer).min(total);
+        let width: usize = widths.values().sum();
+        check_room(&Device::flex(), rows.saturating_mul(width).saturating_mul(size_of::<f32>()))?;
         let mut trainers: Vec<Trainer> = Vec::new();
         for training in &self.trainings {
             let (inputs, outputs) = training.all_points();
@@ -250,7 +257,7 @@ impl TrainingRun {
             let held = source.first()?;
             for trainer in &mut trainers {
                 let (inputs, outputs) = trainer.settings.all_points();
-                let of = |points: &[String]| points.iter().map(|point| held[point].clone()).collect::<Vec<_>>();
+                let of = |points: &[String]| points.iter().map(|point| &held[point][..]).collect::<Vec<_>>();
                 trainer.prepare(&of(&inputs), &of(&outputs));
             }
         }

@@ -1,5 +1,6 @@
 //! Sources of training activations, in an order determined by a seed.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -43,7 +44,7 @@ pub(super) trait Source {
     fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()>;
 
     /// Activations of the first tokens, enough to fill the shuffle buffer.
-    fn first(&mut self) -> Result<Rows>;
+    fn first(&mut self) -> Result<Cow<'_, Rows>>;
 
     /// The next batch.
     fn next(&mut self) -> Result<Rows>;
@@ -130,8 +131,8 @@ impl Source for FromDumps {
         Ok(())
     }
 
-    fn first(&mut self) -> Result<Rows> {
-        self.store.first().map(Rows::from)
+    fn first(&mut self) -> Result<Cow<'_, Rows>> {
+        self.store.first().map(|rows| Cow::Owned(Rows::from(rows)))
     }
 
     fn next(&mut self) -> Result<Rows> {
@@ -418,11 +419,11 @@ impl Source for FromModel<'_> {
         Ok(())
     }
 
-    fn first(&mut self) -> Result<Rows> {
+    fn first(&mut self) -> Result<Cow<'_, Rows>> {
         if self.held.is_empty() {
             self.fill(true)?;
         }
-        Ok(self.held.clone())
+        Ok(Cow::Borrowed(&self.held))
     }
 
     fn next(&mut self) -> Result<Rows> {

@@ -52,6 +52,9 @@ impl Step {
         [step, tokens, self.loss, self.reconstruction, self.explained_variance, self.l0, self.dead, self.rate]
     }
 
+    /// Number of numbers that represent a step.
+    pub(super) const NUMBERS: usize = 8;
+
     pub(super) fn from_numbers(numbers: &[f64]) -> Option<Self> {
         let [step, tokens, loss, reconstruction, explained_variance, l0, dead, rate] = *numbers else { return None };
         let (step, tokens) = (step as usize, tokens as usize);
@@ -123,7 +126,7 @@ impl Trainer {
     }
 
     /// Measures the scale factors on the first activations, and initializes the center with their mean.
-    pub(super) fn prepare(&mut self, inputs: &[Vec<f32>], outputs: &[Vec<f32>]) {
+    pub(super) fn prepare(&mut self, inputs: &[&[f32]], outputs: &[&[f32]]) {
         let (d_in, d_out) = (self.coders[0].d_in, self.d_out());
         let mean_norm = |rows: &[f32], width: usize| {
             let norms = rows.chunks_exact(width).map(|row| row.iter().map(|x| f64::from(x * x)).sum::<f64>().sqrt());
