@@ -9,7 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Maximum size of a metadata file in bytes. No configuration, tokenizer or manifest comes close.
-const LARGEST: u64 = 1 << 30;
+pub(crate) const LARGEST: u64 = 1 << 30;
 /// Maximum length of a safetensors header in bytes. This allows for a hundred thousand tensors; parsing takes about
 /// fifteen times as much memory.
 pub const LONGEST_HEADER: u64 = 12 << 20;

@@ -16,6 +16,7 @@ use super::read::Reader;
 use super::stores::{self, Store, wait};
 use super::write::Writer;
 use super::{SCHEMES, fault};
+use crate::regular::LARGEST;
 
 /// Maximum number of attempts for a put that may have succeeded without a response.
 const TRIES: usize = 3;
@@ -57,7 +58,7 @@ impl Object {
         Ok(Some(Self { root: format!("{scheme}://{bucket}"), key, store: stores::open(scheme, bucket)? }))
     }
 
-    /// Reads the whole object; for small objects.
+    /// Reads the whole object; for small objects. Like a file that is read whole, it can have at most 1 GiB.
     pub fn bytes(&self) -> io::Result<Vec<u8>> {
         Ok(self.whole()?.1.into())
     }
@@ -66,6 +67,10 @@ impl Object {
         let (store, key) = (self.store.clone(), self.key.clone());
         wait(async move {
             let found = store.get(&key).await?;
+            if found.meta.size > LARGEST {
+                let reason = format!("it is {} bytes long; the limit is {LARGEST}", found.meta.size);
+                return Err(Error::Generic { store: "object store", source: reason.into() });
+            }
             Ok((found.meta.clone(), found.bytes().await?))
         })
     }
