@@ -261,13 +261,12 @@ fn features_of_other_models_and_dictionaries_are_refused() {
     assert_close(&logits(&alone), &expected, 1e-6, "an edit of another graph");
     let missing = Replacement::dictionaries(vec![of(0)]);
     let message = intervene(&model, tokens(), &missing, &edits, Hold::Everything).unwrap_err().to_string();
-    assert!(message.contains("an autoencoder's latent of one of the layers 0"), "{message}");
-    // A latent of an autoencoder is not a feature of a transcoder, even of the same layer.
-    let [read, written] = ["blocks.1.mlp.hook_in", "blocks.1.hook_mlp_out"];
-    let transcoder = random_dictionary(model.config().d_model(), read, Some(written), false);
-    let transcoders = Replacement::dictionaries(vec![transcoder]);
-    let message = intervene(&model, tokens(), &transcoders, &edits, Hold::Everything).unwrap_err().to_string();
-    assert!(message.contains("an autoencoder's latent of one of the layers 1"), "{message}");
+    assert!(message.contains("a transcoder's feature of one of the layers 0"), "{message}");
+    // A feature of a transcoder is not a latent of an autoencoder, even of the same layer.
+    let sae = random_dictionary(model.config().d_model(), "blocks.1.hook_resid_post", None, false);
+    let saes = Replacement::dictionaries(vec![sae]);
+    let message = intervene(&model, tokens(), &saes, &edits, Hold::Everything).unwrap_err().to_string();
+    assert!(message.contains("a transcoder's feature of one of the layers 1"), "{message}");
 }
 
 /// Whether graphs reject this model by name: its streams are normalized after sums, its projections are clipped, or its

@@ -454,8 +454,26 @@ fn intervals_of_other_shapes_are_refused() {
         LabeledArray::from_values(axes, vec![0.5; labels]).unwrap()
     };
     let (values, other) = (of(2), of(3));
-    let message = Heatmap::of(&values).unwrap().intervals(&values, &other).unwrap_err().to_string();
-    assert_eq!(message, "the bounds of the intervals have the shape [1, 3], but the values have the shape [1, 2]");
+    let message = Heatmap::of(&values).unwrap().intervals(&values, &other).unwrap_err();
+    let expected = "the bounds of the intervals do not have the axes of the values: the arrays have different labels: \
+                    index 2 of axis `head` is ";
+    assert!(hooklens::error_chain(&message).starts_with(expected), "{}", hooklens::error_chain(&message));
     assert!(LinePlot::of(&values).unwrap().intervals(&other, &values).is_err());
     assert!(LinePlot::of(&values).unwrap().intervals(&values, &values).is_ok());
+    // The same numbers with other names, in another order, or of other layers.
+    let of = |axes: [LabeledAxis; 2]| LabeledArray::from_values(axes, vec![0.5; 4]).unwrap();
+    let values = of([LabeledAxis::numbered("layer", 2), LabeledAxis::new("answer", ["Mary", "John"])]);
+    for other in [
+        of([LabeledAxis::new("answer", ["Mary", "John"]), LabeledAxis::numbered("layer", 2)]),
+        of([LabeledAxis::new("layer", ["4", "5"]), LabeledAxis::new("answer", ["Mary", "John"])]),
+    ] {
+        assert!(matches!(Heatmap::of(&values).unwrap().intervals(&values, &other), Err(PlotError::Intervals(_))));
+        assert!(matches!(LinePlot::of(&values).unwrap().intervals(&other, &values), Err(PlotError::Intervals(_))));
+    }
+    // Lines that are given one by one have no axes: bounds are those of the points, in order.
+    let line = || LinePlot::new("x", "y", [Line::new("a", [(0.0, 1.0), (1.0, 2.0)])]).unwrap();
+    let bounds =
+        |count: usize| LabeledArray::from_values([LabeledAxis::numbered("x", count)], vec![1.0; count]).unwrap();
+    assert!(line().intervals(&bounds(2), &bounds(2)).is_ok());
+    assert!(matches!(line().intervals(&bounds(2), &bounds(3)), Err(PlotError::Lengths { given: 3, .. })));
 }

@@ -90,9 +90,12 @@ impl Dictionary {
             let reason = "SAELens's JumpReLU does not support negative activations, but these thresholds allow them";
             return Err(unknown(reason.into()).into());
         }
-        let mut metadata = self.metadata.to_json();
-        metadata.insert("sae_lens_version".into(), VERSION.into());
-        metadata.insert(WRITER.into(), env!("CARGO_PKG_VERSION").into());
+        let versions = [("sae_lens_version", VERSION), (WRITER, env!("CARGO_PKG_VERSION"))];
+        let mut metadata: Map<String, Value> =
+            versions.map(|(key, version)| (key.into(), version.into())).into_iter().collect();
+        for (key, value) in self.metadata.to_json() {
+            metadata.entry(key).or_insert(value);
+        }
         let mut cfg = Map::from_iter([
             ("architecture".to_string(), Value::from(architecture)),
             ("d_in".to_string(), self.d_in().into()),
