@@ -280,7 +280,8 @@ impl Attention {
             let edited = run.edits(result);
             let weight = self.o.weight_in(z.dtype());
             let d_model = weight.dims()[1];
-            let by_head = z.clone().permute([2, 0, 1, 3]).reshape([heads, batch * pos, d_head]);
+            let read = self.o.rounded(z.clone().reshape([batch * pos, heads * d_head]));
+            let by_head = read.reshape([batch * pos, heads, d_head]).swap_dims(0, 1);
             let shares = by_head.matmul(weight.reshape([heads, d_head, d_model]));
             let shares = shares.reshape([heads, batch, pos, d_model]).permute([1, 2, 0, 3]);
             let shares = run.fire(result, shares)?;

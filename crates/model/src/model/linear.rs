@@ -153,6 +153,11 @@ impl Linear {
         })
     }
 
+    /// An input `[row, in]` as products with this weight round it, for products that are computed in another way.
+    pub(super) fn rounded(&self, input: Tensor<2>) -> Tensor<2> {
+        self.kept().input(input)
+    }
+
     /// Multiplies the input of each head by the columns of the weight that belong to the head.
     ///
     /// # Shapes
@@ -163,7 +168,8 @@ impl Linear {
         let weight = self.weight_in(input.dtype());
         let d_head = weight.dims()[1] / heads;
         let weight = weight.reshape([d_in, heads, d_head]).permute([1, 0, 2]);
-        let rows = input.permute([2, 0, 1, 3]).reshape([heads, batch * pos, d_in]);
+        let rows = self.rounded(input.permute([2, 0, 1, 3]).reshape([heads * batch * pos, d_in]));
+        let rows = rows.reshape([heads, batch * pos, d_in]);
         let mut output = rows.matmul(weight);
         if let Some(bias) = &self.bias {
             output = output + bias.val().reshape([heads, 1, d_head]);
