@@ -179,6 +179,10 @@ impl Positions {
         let first = if past { 0 } else { rows.offset };
         let available = rows.columns() - first;
         match self {
+            // A tensor with cached columns has more than the run's own.
+            Positions::All if counting == Counting::Run && rows.offset > 0 => {
+                return Ok(PositionSlice::Range(rows.offset - first..available));
+            }
             Positions::All => return Ok(PositionSlice::All),
             Positions::Columns(given) => {
                 if given.len() != rows.batch {
@@ -203,7 +207,8 @@ impl Positions {
             let range = self.range_within(rows.columns() - begin, rows.open).map_err(in_cache)?;
             let place = |place: usize| (place + begin).max(first) - first;
             let range = place(range.start)..place(range.end);
-            return Ok(if range == (0..available) { PositionSlice::All } else { PositionSlice::Range(range) });
+            let all = range == (0..available) && rows.offset == 0;
+            return Ok(if all { PositionSlice::All } else { PositionSlice::Range(range) });
         }
         let mut chosen = Vec::with_capacity(rows.batch);
         for row in 0..rows.batch {

@@ -167,6 +167,24 @@ fn hooks_are_told_their_offset() {
     let whole = model.record([1, 2, 3, 4, 5], Record::new("rot_k0").positions(-1)).unwrap();
     let (cached, whole) = (output.cache.get(hook::rot_k(0)).unwrap(), whole.get(hook::rot_k(0)).unwrap());
     assert_close(&cached, &whole, 1e-6, "the last rotated key");
+    // One token at a time, its position is all of the run's own, but not all that the tensor holds.
+    for record in [Record::new("rot_k0").positions(-1), Record::new("rot_k0").new_positions(0)] {
+        let mut cache = model.prefill([1, 2, 3, 4]).unwrap();
+        let output = model.run([5], ForwardOptions::new().kv_cache(&mut cache).record(record)).unwrap();
+        let key = output.cache.get(hook::rot_k(0)).unwrap();
+        assert_close(&key, &whole, 1e-6, "the only rotated key");
+    }
+    // A hook at the run's own positions leaves the cached keys alone.
+    let mut cache = model.prefill([1, 2, 3, 4]).unwrap();
+    let watched = std::cell::RefCell::new(Vec::new());
+    let zero = hook::rot_k(0).new_positions(hooklens::Positions::All).zero();
+    let read = at("rot_k0").read(|x: Tensor<4>, _| *watched.borrow_mut() = values(&x).into_raw_vec_and_offset().0);
+    model.run([5], ForwardOptions::new().kv_cache(&mut cache).hooks([zero, read])).unwrap();
+    let (cached, own) = {
+        let all = watched.borrow();
+        (all[..4 * 16].to_vec(), all[4 * 16..].to_vec())
+    };
+    assert!(cached.iter().any(|x| *x != 0.0) && own.iter().all(|x| *x == 0.0));
 }
 
 /// Caches also work where Burn's own operations run instead of our kernels (here: 64-bit floats).
