@@ -6,6 +6,7 @@ use hooklens::patching::{PatchError, PatchingResult};
 use hooklens::prelude::*;
 use hooklens_hooks::BlockAccess;
 
+use crate::splice::Same;
 use crate::support::{fixtures, program, random_model};
 
 fn encoder(name: &str) -> HookedEncoder {
@@ -247,4 +248,51 @@ fn the_program_patches_models_of_every_kind() {
     assert!(done && message.contains("final_post"), "{message}");
     let (done, message) = said(&[&["patch", "--model", &bert, "--decoder-prompt", "is"], &prompts[..], &pair].concat());
     assert!(!done && message.contains("--decoder-prompt"), "{message}");
+}
+
+/// Means and edges are computed in f32, and used in the model's element type.
+#[test]
+fn every_element_type_is_patched() {
+    for dtype in ["f16", "bf16", "f64"] {
+        for arguments in [
+            &["patch", "--at", "*attn.hook_z", "--per", "head", "--ablate", "mean"][..],
+            &["circuit", "--nodes", "heads", "--method", "exact", "--ablate", "mean"],
+            &["circuit", "--method", "eap"],
+            &["circuit", "--method", "eap-ig", "--steps", "2"],
+        ] {
+            let output = program()
+                .args(arguments)
+                .args(["--model", "embedded:ioi", "--ioi", "2", "--dtype", dtype])
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{arguments:?} in {dtype}: {said}");
+        }
+    }
+}
+
+/// A metric is for the tokens of the model that it was made for.
+#[test]
+fn metrics_of_other_models_are_refused() {
+    let [ioi, induction] = ["ioi", "induction"].map(|name| format!("embedded:{name}"));
+    let [ioi, induction] = [ioi, induction].map(|name| HookedTransformer::from_pretrained(&name).unwrap());
+    let names = Metric::logit_diff(&ioi, "Mary", "John").unwrap();
+    let says = |error: hooklens::Error, what: &str| assert!(error.to_string().contains(what), "{error}");
+    let prompt = "king drum sun star";
+    says(Patching::new(&induction, prompt, prompt, names.clone()).unwrap_err(), "a metric for this model");
+    says(Patching::ablating(&induction, prompt, Ablation::Zero, names.clone()).unwrap_err(), "a metric for this model");
+    // Of the same model with other processing, it is the same metric.
+    let processed = ioi.processed(&Processing::standard()).unwrap();
+    assert!(Patching::new(&processed, "When Mary", "When John", names).is_ok());
+}
+
+/// Path patching starts runs in the middle, which is not defined if a spliced part reads across layers.
+#[test]
+fn paths_through_spliced_parts_are_refused() {
+    let model = random_model(TransformerConfig::new(3, 16, 4, 20, 16), 5);
+    let across = model.splice_between("resid_pre0", "mlp_out2", Same).unwrap();
+    let metric = Metric::logit(&across, 3u32).unwrap();
+    let patching = Patching::new(&across, vec![vec![1, 2, 3]], vec![vec![1, 4, 3]], metric).unwrap();
+    let message = patching.path_from_heads(&[Receiver::Logits], Freeze::default()).unwrap_err().to_string();
+    assert!(message.contains("spliced parts that write to later layers"), "{message}");
 }

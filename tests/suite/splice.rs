@@ -12,7 +12,7 @@ use crate::support::{any_config, assert_close, cases, fixtures, has, precise, ra
 use hooklens_model::config::Settings;
 
 /// A part that returns its input.
-struct Same;
+pub(crate) struct Same;
 
 impl Part for Same {
     fn name(&self) -> String {

@@ -19,7 +19,7 @@ use hooklens_model::config::{Layers, Settings, TransformerConfig};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::{Error, InputError, Result};
 use hooklens_model::hook;
-use hooklens_model::model::{DecoderChecks, HookedTransformer, ModelParts, Norm};
+use hooklens_model::model::{DecoderChecks, HookedTransformer, ModelParts, Norm, widened};
 use hooklens_model::tokens::Tokens;
 
 /// A component that writes to the residual stream.
@@ -405,7 +405,7 @@ fn changes(model: &HookedTransformer, base: &ActivationCache, source: &Activatio
         // Position embeddings and biases are the same in both runs.
         Ok(parts.filter(|label| label != "bias" && label != "pos_embed")?)
     };
-    let change = parts(source)?.vectors() - parts(base)?.vectors();
+    let change = widened(parts(source)?.vectors()) - widened(parts(base)?.vectors());
     let [senders, rows, pos, d_model] = change.dims();
     Ok(change.reshape([senders, rows, pos * d_model]))
 }
@@ -427,5 +427,5 @@ fn by_head(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>, weight: Tensor<2
 
 fn flat(gradient: Tensor<3>) -> Tensor<3> {
     let [batch, pos, d_model] = gradient.dims();
-    gradient.reshape([1, batch, pos * d_model])
+    widened(gradient).reshape([1, batch, pos * d_model])
 }

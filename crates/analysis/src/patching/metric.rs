@@ -37,6 +37,16 @@ type OfAll = Arc<dyn Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync>;
 #[derive(Clone)]
 pub struct Metric {
     judge: Judge,
+    /// The vocabulary that the tokens are from; `None` for closures.
+    vocabulary: Option<Vocabulary>,
+}
+
+/// What identifies the meaning of token ids.
+#[derive(Clone)]
+struct Vocabulary {
+    size: usize,
+    /// Tokens that were given as text.
+    texts: Vec<(String, u32)>,
 }
 
 /// Built-in metrics are stored as data, not closures, so that they run in the caller's compilation unit (see
@@ -71,7 +81,7 @@ impl Metric {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn last(judge: impl Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync + 'static) -> Self {
-        Self { judge: Judge::Last(Arc::new(judge)) }
+        Self { judge: Judge::Last(Arc::new(judge)), vocabulary: None }
     }
 
     /// Creates a metric from the logits at every position. `judge` maps the logits `[row, pos, d_vocab_out]` of one
@@ -94,7 +104,7 @@ impl Metric {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn all(judge: impl Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync + 'static) -> Self {
-        Self { judge: Judge::All(Arc::new(judge)) }
+        Self { judge: Judge::All(Arc::new(judge)), vocabulary: None }
     }
 
     /// The logit difference of two tokens at the last position, with the same tokens for all examples or one pair per
@@ -124,8 +134,9 @@ impl Metric {
         answer: impl Into<TokenChoice>,
         wrong: impl Into<TokenChoice>,
     ) -> Result<Self> {
-        let (answer, wrong) = (ids(model, answer.into())?, ids(model, wrong.into())?);
-        Ok(Self { judge: Judge::LogitDiff { answer, wrong } })
+        let mut texts = Vec::new();
+        let (answer, wrong) = (ids(model, answer.into(), &mut texts)?, ids(model, wrong.into(), &mut texts)?);
+        Ok(Self::of(Judge::LogitDiff { answer, wrong }, model, texts))
     }
 
     /// The logit of a token at the last position, with the same token for all examples or one per example.
@@ -149,7 +160,8 @@ impl Metric {
     /// # Errors
     /// Fails for text that is not a single token and for an id that has no logit.
     pub fn logit(model: &impl Patchable, answer: impl Into<TokenChoice>) -> Result<Self> {
-        Ok(Self { judge: Judge::Logit(ids(model, answer.into())?) })
+        let mut texts = Vec::new();
+        Ok(Self::of(Judge::Logit(ids(model, answer.into(), &mut texts)?), model, texts))
     }
 
     /// The log-probability of a token as the next token, in nats, with the same token for all examples or one per
@@ -172,7 +184,30 @@ impl Metric {
     /// # Errors
     /// Fails for text that is not a single token and for an id that has no logit.
     pub fn log_prob(model: &impl Patchable, answer: impl Into<TokenChoice>) -> Result<Self> {
-        Ok(Self { judge: Judge::LogProb(ids(model, answer.into())?) })
+        let mut texts = Vec::new();
+        Ok(Self::of(Judge::LogProb(ids(model, answer.into(), &mut texts)?), model, texts))
+    }
+
+    fn of(judge: Judge, model: &impl Patchable, texts: Vec<(String, u32)>) -> Self {
+        Self { judge, vocabulary: Some(Vocabulary { size: model.d_vocab_out(), texts }) }
+    }
+
+    /// Checks that the metric's tokens are tokens of this model.
+    pub(crate) fn check_model(&self, model: &impl Patchable) -> Result<()> {
+        let Some(Vocabulary { size, texts }) = &self.vocabulary else { return Ok(()) };
+        let other = |given: String, allowed: String| Err(InputError::Setting { name: "metric", given, allowed }.into());
+        if *size != model.d_vocab_out() {
+            let allowed = format!("a metric for this model, which has {}", model.d_vocab_out());
+            return other(format!("for a model with {size} logits"), allowed);
+        }
+        for (text, id) in texts {
+            let own = single_token(model.tokenizer()?.target(), text)?;
+            if own != *id {
+                let allowed = format!("a metric for this model, where it is {own}");
+                return other(format!("for a model where `{text}` is token {id}"), allowed);
+            }
+        }
+        Ok(())
     }
 
     /// Which logits the metric reads.
@@ -229,14 +264,17 @@ pub(crate) fn read_values(values: Tensor<1>, example: usize, site: impl Fn(usize
 }
 
 /// Resolves token ids: one for all examples, or one per example.
-fn ids(model: &impl Patchable, choice: TokenChoice) -> Result<Vec<u32>> {
-    let ids = match choice {
+fn ids(model: &impl Patchable, choice: TokenChoice, known: &mut Vec<(String, u32)>) -> Result<Vec<u32>> {
+    let mut of_texts = |texts: Vec<String>| -> Result<Vec<u32>> {
         // For translation models, tokens of the target language.
-        TokenChoice::Text(text) => vec![single_token(model.tokenizer()?.target(), &text)?],
-        TokenChoice::Texts(texts) => {
-            let tokenizer = model.tokenizer()?.target();
-            texts.iter().map(|text| single_token(tokenizer, text)).collect::<Result<Vec<u32>, _>>()?
-        }
+        let tokenizer = model.tokenizer()?.target();
+        let ids = texts.iter().map(|text| single_token(tokenizer, text)).collect::<Result<Vec<u32>, _>>()?;
+        known.extend(texts.into_iter().zip(ids.iter().copied()));
+        Ok(ids)
+    };
+    let ids = match choice {
+        TokenChoice::Text(text) => of_texts(vec![text])?,
+        TokenChoice::Texts(texts) => of_texts(texts)?,
         TokenChoice::Id(id) => vec![id],
         TokenChoice::Rows(rows) => rows,
         TokenChoice::Places(_) => {

@@ -16,6 +16,7 @@ use super::sweep::{Patching, copies_at_once, judge};
 use crate::labeled::LabeledAxis;
 use hooklens_model::config::{Layers, Settings};
 use hooklens_model::driver::HookedModel;
+use hooklens_model::driver::private::Spliceable;
 use hooklens_model::error::{InputError, Result};
 
 /// Which activations are frozen at their unpatched values along the path from a sender to a receiver.
@@ -87,6 +88,10 @@ impl Patching<'_> {
             return Err(InputError::Empty { what: "the list of receivers".into() }.into());
         }
         let catalog = self.model().catalog();
+        if self.model().points().splices.reach_back(catalog) {
+            let with = "spliced parts that write to later layers";
+            return Err(InputError::NotDefined { what: "path patching", with }.into());
+        }
         let senders: Vec<PointId> = attending
             .iter()
             .map(|layer| catalog.find(&format!("blocks.{layer}.attn.hook_z")))

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use hooklens_hooks::{Activation, Axis, PointId, PointInfo, Record, Selection};
 use ndarray::{ArrayD, Axis as Along};
 
@@ -56,6 +57,14 @@ pub(crate) enum Source<P> {
 /// Mean activations of the points of one sweep.
 pub(super) type Means = HashMap<PointId, Activation>;
 
+/// A sum over prompts.
+struct Sum {
+    values: ArrayD<f64>,
+    count: f64,
+    /// Device and element type of the activation.
+    of: (Device, DType),
+}
+
 /// Computes the mean activation of each point over prompts.
 pub(super) fn means<M: Patchable>(
     model: &M,
@@ -64,7 +73,7 @@ pub(super) fn means<M: Patchable>(
     points: &[PointId],
 ) -> Result<Means> {
     let catalog = model.catalog();
-    let mut sums: HashMap<PointId, (ArrayD<f64>, f64)> = HashMap::new();
+    let mut sums: HashMap<PointId, Sum> = HashMap::new();
     let names: Vec<&str> = points.iter().map(|id| &*catalog.info(*id).name).collect();
     for (number, prompt) in prompts.iter().enumerate() {
         // One prompt at a time, so that padding does not enter the mean.
@@ -74,7 +83,8 @@ pub(super) fn means<M: Patchable>(
         for id in points {
             let point = catalog.info(*id);
             let fails = |reason: &str| PatchError::Mean { point: point.name.to_string(), reason: reason.into() };
-            let mut values = recorded.activation(&*point.name)?.to_ndarray()?.mapv(f64::from);
+            let activation = recorded.activation(&*point.name)?;
+            let mut values = activation.to_ndarray()?.mapv(f64::from);
             let mut count = 1.0;
             if !by_position {
                 if point.axes.contains(&Axis::Query) {
@@ -91,24 +101,24 @@ pub(super) fn means<M: Patchable>(
             }
             match sums.get_mut(id) {
                 None => {
-                    sums.insert(*id, (values, count));
+                    let of = (activation.device(), activation.dtype());
+                    sums.insert(*id, Sum { values, count, of });
                 }
-                Some((sum, _)) if sum.shape() != values.shape() => {
+                Some(sum) if sum.values.shape() != values.shape() => {
                     return Err(fails("the prompts differ in length").into());
                 }
-                Some((sum, all)) => {
-                    *sum += &values;
-                    *all += count;
+                Some(sum) => {
+                    sum.values += &values;
+                    sum.count += count;
                 }
             }
         }
     }
-    let device = model.devices().first().cloned().unwrap_or_default();
-    let mean = |(sum, count): (ArrayD<f64>, f64)| {
-        let values: Vec<f32> = sum.iter().map(|value| (value / count) as f32).collect();
-        let len = values.len();
-        let flat = burn::tensor::Tensor::<1>::from_data(burn::tensor::TensorData::new(values, [len]), &device);
-        Activation::from(flat).reshape(sum.shape())
+    let mean = |Sum { values, count, of: (device, dtype) }: Sum| {
+        let means: Vec<f64> = values.iter().map(|value| value / count).collect();
+        let len = means.len();
+        let flat = Tensor::<1>::from_data(TensorData::new(means, [len]), (&device, dtype));
+        Activation::from(flat).reshape(values.shape())
     };
     Ok(sums.into_iter().map(|(id, sum)| (id, mean(sum))).collect())
 }

@@ -83,6 +83,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
             return Err(PatchError::Examples { clean: clean.len(), corrupted: base.len() }.into());
         }
         check_lengths::<M>(&clean, &base)?;
+        metric.check_model(model)?;
         metric.check_examples(base.len())?;
         Ok(Self { model, base, source: Source::Run(clean), metric, backward: Backward::default(), progress: None })
     }
@@ -113,6 +114,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
         metric: Metric,
     ) -> Result<Self> {
         let base = model.prompts(prompts.into())?;
+        metric.check_model(model)?;
         metric.check_examples(base.len())?;
         let source = match ablation {
             Ablation::Zero => Source::Zero,
