@@ -99,3 +99,25 @@ fn steering_moves_the_answer() {
     let message = hooklens::error_chain(&model.run_with_hooks(mary_gives, [narrow.hook(1.0)]).unwrap_err());
     assert!(message.contains("[64]"), "{message}");
 }
+
+/// Directions are used in the element type of the stream, and their length is measured in f32.
+#[test]
+fn directions_fit_any_element_type() {
+    use hooklens::experiments::SteeringVector;
+    for dtype in [DType::F16, DType::BF16, DType::F64] {
+        let model = HookedTransformer::from_pretrained_with("embedded:ioi", LoadOptions::new().dtype(dtype)).unwrap();
+        let long = Tensor::<1>::full([64], 100.0, &model.device());
+        for vector in [long.clone(), long.cast(dtype.burn())] {
+            let vector = SteeringVector::new("resid_post0", vector);
+            for hook in [vector.hook(0.01), vector.ablation().unwrap()] {
+                let changed = model.hooks([hook]).record("When", hook::resid_post(0)).unwrap();
+                let stream = changed.get(hook::resid_post(0)).unwrap();
+                assert_eq!(stream.dtype(), dtype.burn());
+                assert!(stream.cast(burn::tensor::DType::F32).sum().into_scalar::<f32>().is_finite());
+            }
+        }
+    }
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let several = SteeringVector::of_heads(&model, "When Mary", &[(0, 0)], "*hook_resid_post");
+    assert!(several.unwrap_err().to_string().contains("hook_resid_post"));
+}

@@ -3,8 +3,8 @@
 use crate::activations::Analyze;
 use std::sync::Arc;
 
-use burn::tensor::Tensor;
-use hooklens_hooks::{Hook, HookDetails, HookError, ModelIdentity, Record, Selection, SelectionText, at};
+use burn::tensor::{DType, Tensor};
+use hooklens_hooks::{Hook, HookDetails, HookError, ModelIdentity, Record, ResolveOne, Selection, SelectionText, at};
 
 use crate::activations::{AnalysisError, Stage};
 use hooklens_model::driver::{HookedModel, Input};
@@ -101,8 +101,8 @@ impl SteeringVector {
         for (layer, head) in heads {
             sum = sum + all.vector(&format!("L{layer}H{head}"))?.mean_dim(0).reshape([width]);
         }
-        let ids = Selection::from(point).resolve(model.catalog())?;
-        let name = model.catalog().info(ids[0]).name.to_string();
+        let point = Selection::from(point).resolve_one(model.catalog())?;
+        let name = model.catalog().info(point).name.to_string();
         Ok(Self { point: name, vector: sum, model: Some(model.identity()) })
     }
 
@@ -152,7 +152,8 @@ impl SteeringVector {
         let added = vector.clone();
         let hook = at(self.point.as_str()).edit(move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
             check_width("the steering vector", &vector, &stream)?;
-            Ok(stream + vector.clone().unsqueeze())
+            let added = like(&vector, &stream);
+            Ok(stream + added)
         });
         self.for_its_model(hook.that_uses(format!("add a direction of strength {strength:?}"), &added))
     }
@@ -174,16 +175,17 @@ impl SteeringVector {
     /// # Errors
     /// [`HookError::Failed`] if the direction is zero or not finite.
     pub fn ablation(&self) -> Result<Hook<'static>> {
-        let size = self.vector.clone().square().sum().sqrt();
+        let vector = self.vector.clone().cast(DType::F32);
+        let size = vector.clone().square().sum().sqrt();
         let length = hooklens_hooks::Activation::from(size.clone()).to_ndarray()?[[0]];
         if length == 0.0 || !length.is_finite() {
             let source = format!("the direction has length {length}; it must be nonzero and finite").into();
             return Err(HookError::Failed { point: self.point.clone(), source }.into());
         }
-        let unit = self.vector.clone() / size;
+        let unit = vector / size;
         let hook = at(self.point.as_str()).edit(move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
             check_width("the direction", &unit, &stream)?;
-            let unit = unit.clone().unsqueeze::<3>();
+            let unit = like(&unit, &stream);
             let along = (stream.clone() * unit.clone()).sum_dim(2);
             Ok(stream - along * unit)
         });
@@ -198,6 +200,11 @@ impl SteeringVector {
             None => hook,
         }
     }
+}
+
+/// A direction in the element type and on the device of a stream, `[1, 1, d]`.
+fn like(direction: &Tensor<1>, stream: &Tensor<3>) -> Tensor<3> {
+    direction.clone().cast(stream.dtype()).to_device(&stream.device()).unsqueeze()
 }
 
 /// Fails unless the vector is as wide as the hooked stream.
