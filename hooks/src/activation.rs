@@ -477,7 +477,15 @@ pub trait AutodiffLeaf: Sized {
 
 impl AutodiffLeaf for Activation {
     fn leaf(&self) -> Activation {
-        at_rank!(self, burn::tensor::Float, |t| t.without_autodiff().autodiff().require_grad().into())
+        at_rank!(self, burn::tensor::Float, |t| {
+            let strategy = t.gradient_checkpointing_strategy();
+            let leaf = t.without_autodiff().autodiff();
+            let leaf = match strategy {
+                Some(strategy) => leaf.with_gradient_checkpointing_strategy(strategy),
+                None => leaf,
+            };
+            leaf.require_grad().into()
+        })
     }
 
     fn gradient(&self, gradients: &Gradients) -> Option<Activation> {

@@ -400,6 +400,39 @@ fn trainable_is_autodiff_on_the_device() {
     assert_same(by(LoadOptions::new().trainable().device(&sparing)));
     let moved = load("gpt2", LoadOptions::new()).to_devices(std::slice::from_ref(&sparing));
     assert_eq!(moved.device().gradient_checkpointing_strategy(), sparing.gradient_checkpointing_strategy());
+    // Also with hooks that cut the graph or read gradients.
+    let slopes = |options: LoadOptions| {
+        let model = load("gpt2", options);
+        let sum = |logits: Tensor<3>| logits.square().mean();
+        let record = ForwardOptions::new().record(["resid_mid0", "z1"]);
+        let cache = model.run_with_gradients(rows(), record, sum).unwrap().cache;
+        [flat(cache.grad(hook::resid_mid(0)).unwrap()), flat(cache.grad(hook::z(1)).unwrap())]
+    };
+    let (given, expected) = (slopes(LoadOptions::new().trainable().device(&sparing)), slopes(LoadOptions::new()));
+    for (given, expected) in given.into_iter().zip(expected) {
+        assert_close(&given, &expected, 1e-5, "gradients on a device that recomputes activations");
+    }
+}
+
+fn flat<const D: usize>(x: Tensor<D>) -> Tensor<1> {
+    let count = x.shape().num_elements();
+    x.without_autodiff().reshape([count])
+}
+
+/// Heads that are wider than the model have fewer factors than columns.
+#[test]
+fn wide_heads_can_be_refactored() {
+    for d_head in [8, 9, 10, 16] {
+        let model = random_model(TransformerConfig::new(2, 8, 2, 20, 16).with_d_head(d_head), 3);
+        let given = model.clone().processed(&Processing::none().refactor_factored_attn_matrices()).unwrap();
+        let rows = || vec![vec![1, 2, 3, 4, 5]];
+        assert_close(
+            &given.forward(rows()).unwrap(),
+            &model.forward(rows()).unwrap(),
+            1e-4,
+            &format!("width {d_head}"),
+        );
+    }
 }
 
 /// Processing a trainable model equals processing it before making it trainable.

@@ -67,7 +67,11 @@ fn split(left: &Mat<f64>, right: &Mat<f64>, even: bool) -> Result<(Mat<f64>, Mat
         u.col_mut(column).iter_mut().for_each(|x| *x *= on_left);
         v.col_mut(column).iter_mut().for_each(|x| *x *= on_right);
     }
-    Ok((u, v))
+    // Heads that are wider than the model have fewer singular values than columns.
+    let width = left.ncols();
+    let padded =
+        |part: Mat<f64>| Mat::from_fn(part.nrows(), width, |i, j| if j < part.ncols() { part[(i, j)] } else { 0.0 });
+    Ok((padded(u), padded(v)))
 }
 
 /// One matrix per head.
