@@ -48,6 +48,26 @@ fn induction() -> HookedTransformer {
     HookedTransformer::from_pretrained("embedded:induction").unwrap()
 }
 
+/// Whichever two of three consecutive recordings are joined first, all can be.
+#[test]
+fn stitching_is_associative() {
+    let model = induction();
+    let mut cache = KeyValueCache::new(model.config(), 1);
+    let mut run = |ids: &[u32]| {
+        let options = ForwardOptions::new().kv_cache(&mut cache).record("resid_post0");
+        model.run(ids.to_vec(), options).unwrap().cache
+    };
+    let [a, b, c] = [&[0, 51, 59][..], &[21, 23], &[51]].map(&mut run);
+    let left = a.stitched(&b).unwrap().stitched(&c).unwrap();
+    let right = a.stitched(&b.stitched(&c).unwrap()).unwrap();
+    let whole = model.record([0, 51, 59, 21, 23, 51], "resid_post0").unwrap();
+    for joined in [left, right] {
+        let [joined, whole] = [&joined, &whole].map(|cache| cache.get(hook::resid_post(0)).unwrap());
+        assert_close(&joined, &whole, 1e-5, "three parts");
+    }
+    assert!(b.stitched(&a).is_err());
+}
+
 #[test]
 fn what_can_not_be_stitched_says_so() {
     let model = induction();

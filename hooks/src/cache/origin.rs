@@ -137,11 +137,22 @@ impl Origin {
         let mut edited: Vec<PointId> = self.edited.iter().chain(after.edited.iter()).copied().collect();
         edited.sort_unstable();
         edited.dedup();
+        // The text begins where the first recording does, whose only row may be followed by several.
+        let joined = |mine: &Arc<[TextHashes]>, theirs: &Arc<[TextHashes]>| {
+            let begin = |row: usize| mine.get(row).or(mine.first()).map(|text| text.before);
+            let texts = theirs.iter().enumerate();
+            texts.map(|(row, text)| TextHashes { before: begin(row).unwrap_or(text.before), ..*text }).collect()
+        };
+        let texts = match (&self.texts, &after.texts) {
+            (Some(mine), Some(theirs)) => Some(joined(mine, theirs)),
+            _ => after.texts.clone(),
+        };
         Self {
             id: next(),
             edited: edited.into(),
             own: rows(&self.own, &after.own),
             left_out: self.left_out.clone().and(after.left_out.clone()),
+            texts,
             ..after.clone()
         }
     }
