@@ -28,9 +28,10 @@ type Node = (String, Option<usize>, usize, Option<usize>, Option<f32>, String, f
 type Pruned = (Vec<usize>, Vec<(usize, usize, f32)>);
 
 fn replacement_of(dictionaries: &Option<PathBuf>, neurons: Option<usize>) -> hooklens::Result<Replacement> {
-    match dictionaries {
-        Some(path) => Ok(Replacement::transcoders(Transcoders::open(path)?)),
-        None => Ok(Replacement::neurons(neurons.unwrap_or(8))),
+    match (dictionaries, neurons) {
+        (Some(_), Some(_)) => Err(hooklens::Error::Other("give either transcoders or neurons, not both".into())),
+        (Some(path), None) => Ok(Replacement::transcoders(Transcoders::open(path)?)),
+        (None, neurons) => Ok(Replacement::neurons(neurons.unwrap_or(8))),
     }
 }
 

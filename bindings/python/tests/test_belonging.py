@@ -227,3 +227,55 @@ def test_backward_of_torch_repeats_the_run_that_it_differentiates():
     model.set_weight("blocks.0.attn.W_Q", weight * 2)
     with pytest.raises(RuntimeError, match="weights were replaced"):
         logits[0, -1, 59].backward()
+
+
+def test_changed_caches_of_torch_are_patched_as_changed():
+    torch = pytest.importorskip("torch", reason="needs torch")
+    from hooklens.torch import HookedTransformer as Torch
+    from hooklens.torch import patching as sweeps
+
+    model = Torch.from_pretrained("embedded:ioi")
+    cache = model.run_with_cache("When Mary and John went")[1]
+    corrupted = model.to_tokens("When Mary and Tom went")
+    metric = lambda logits: logits[0, -1, 5]  # noqa: E731
+    cache["attn_out", 1].zero_()
+    swept = sweeps.get_act_patch_attn_out(model, corrupted, cache, metric)
+    setter = sweeps.layer_pos_patch_setter
+    by_hand = sweeps.generic_activation_patch(model, corrupted, cache, metric, setter, "attn_out", ("layer", "pos"))
+    assert torch.allclose(swept, by_hand, atol=1e-4)
+
+
+def test_results_of_heads_lose_the_batch_axis_with_the_rest(ioi):
+    cache = ioi.run_with_cache("When Mary and John")[1]
+    cache.compute_head_results()
+    before = np.array(cache["result", 1])
+    cache.remove_batch_dim()
+    assert far(cache["result", 1], before[0]) == 0
+    assert all(np.asarray(value).size for value in cache.values())
+
+
+def test_defaults_that_are_given_are_kept():
+    without = HookedTransformer.from_pretrained("embedded:ioi", default_prepend_bos=False)
+    assert without.to_tokens("When Mary").shape == (1, 2)
+    assert without.to_tokens("When Mary", prepend_bos=True).shape == (1, 3)
+    for name, value in [("center_writing_weight", False), ("fold_norm", None)]:
+        with pytest.raises(TypeError, match=name):
+            HookedTransformer.from_pretrained("embedded:ioi", **{name: value})
+
+
+def test_generation_does_as_it_is_told(ioi):
+    options = {"max_new_tokens": 4, "do_sample": False, "verbose": False, "return_type": "tokens"}
+    plain = ioi.generate("When Mary and John went", **options)
+    stop = int(plain[0, -3])
+    ended = ioi.generate("When Mary and John went", eos_token_id=stop, **options)
+    assert ended.shape[1] < plain.shape[1]
+    assert (ioi.generate("When Mary and John went", stop_at_eos=False, eos_token_id=stop, **options) == plain).all()
+    with pytest.raises(ValueError, match="return_type"):
+        ioi.generate("When", return_type="strng")
+    with pytest.raises(Exception, match="not both"):
+        ioi.attribution_graph("When Mary", transcoders="embedded:ioi-transcoders", neurons=3)
+
+
+def test_ids_behind_a_stream_only(ioi):
+    with pytest.raises(ValueError, match="pass start_at_layer"):
+        ioi([[0, 5, 6]], tokens=[[0, 9, 9]], return_type="loss")

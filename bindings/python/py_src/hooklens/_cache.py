@@ -99,6 +99,10 @@ class ActivationCache(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"ActivationCache with keys {list(self._names)}"
 
+    def _was_changed(self) -> bool:
+        """Whether arrays were changed in place, which torch counts."""
+        return any(getattr(value, "_version", 0) != 0 for value in self._made.values())
+
     @property
     def cache_dict(self) -> dict[str, Any]:
         """All arrays by name."""
@@ -131,8 +135,10 @@ class ActivationCache(Mapping[str, Any]):
         """Removes the batch axis of a single row, in place."""
         if self.has_batch_dim:
             if self._native is not None:
+                recorded = set(self._native.names())
                 self._native = self._native.remove_batch_dim()
-                self._made.clear()
+                # Results that were computed from the recording lose the axis, too.
+                self._made = {name: value[0] for name, value in self._made.items() if name not in recorded}
             else:
                 for name, value in self._made.items():
                     if value.shape[0] != 1:

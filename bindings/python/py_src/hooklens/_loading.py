@@ -48,6 +48,7 @@ class LoadsModels:
         `from_pretrained_no_processing` keeps the weights as published.
         """
         padding_side = unsupported.pop("default_padding_side", None)
+        prepend_bos = unsupported.pop("default_prepend_bos", None)
         torch_dtype = unsupported.pop("torch_dtype", None)
         if dtype is not None and torch_dtype is not None and _short(dtype) != _short(torch_dtype):
             raise ValueError(f"dtype is {dtype} and torch_dtype is {torch_dtype}; give one of them")
@@ -77,7 +78,10 @@ class LoadsModels:
             native, standard, steps = load([]), False, {"fold_value_biases": True}
         if not standard:
             native = native.processed_where_allowed([step for step, wanted in steps.items() if wanted])
-        return cls(native, name=str(model_name), padding_side=padding_side)  # type: ignore[call-arg]
+        model = cls(native, name=str(model_name), padding_side=padding_side)  # type: ignore[call-arg]
+        if prepend_bos is not None:
+            model.cfg.default_prepend_bos = bool(prepend_bos)  # type: ignore[attr-defined]
+        return model
 
     @classmethod
     def from_pretrained_no_processing(cls: type[Self], model_name: str | Path, **options: Any) -> Self:
@@ -108,9 +112,8 @@ _IGNORED = {"move_to_device", "trust_remote_code"}
 
 
 def _check_unsupported(name: str, value: Any) -> None:
-    if value is None or value is False or value == 1 and name == "n_devices":
-        return
     if name in _REPLACED:
-        raise NotImplementedError(f"from_pretrained has no argument {name}: {_REPLACED[name]}")
-    if name not in _IGNORED:
+        if value is not None and value is not False and (name, value) != ("n_devices", 1):
+            raise NotImplementedError(f"from_pretrained has no argument {name}: {_REPLACED[name]}")
+    elif name not in _IGNORED:
         raise TypeError(f"from_pretrained() got an unexpected keyword argument {name!r}")

@@ -390,6 +390,8 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
             else:
                 made["tokens"] = None
                 mask = None if attention_mask is None else [[bool(one) for one in row] for row in attention_mask.tolist()]
+        elif tokens is not None:
+            raise ValueError("tokens are the ids behind a residual stream; pass start_at_layer, or the ids as input")
         else:
             made["input"], mask = self._rows(input, prepend_bos, padding_side, past_kv_cache, attention_mask)
         made["mask"] = mask

@@ -127,7 +127,10 @@ class Tokenizes:
         self, input: str | list[str], prepend_bos: bool | None, padding_side: str | None, truncate: bool
     ) -> tuple[Rows, list[list[bool]] | None]:
         texts = [input] if isinstance(input, str) else list(input)
-        longest = self.cfg.n_ctx if truncate else None  # type: ignore[attr-defined]
+        cfg = self.cfg  # type: ignore[attr-defined]
+        longest = cfg.n_ctx if truncate else None
+        if prepend_bos is None:
+            prepend_bos = cfg.default_prepend_bos
         rows, mask = self._native.to_tokens(
             texts, prepend_bos=prepend_bos, padding_side=padding_side or self._padding_side, truncate=longest
         )

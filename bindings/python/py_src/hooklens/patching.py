@@ -66,7 +66,8 @@ def generic_activation_patch(
             return patch_setter(activation, list(index), clean)
 
         logits = model.run_with_hooks(corrupted_tokens, fwd_hooks=[(name, patch)])
-        values[number] = float(patching_metric(logits))
+        value = patching_metric(logits)
+        values[number] = float(value.detach() if hasattr(value, "detach") else value)
     patched = model._framework.from_numpy(values.reshape(shape))
     if return_index_df:
         columns = list(index_axis_names) if index_axis_names is not None else list(index_df.columns)
@@ -165,8 +166,8 @@ def in_rust(
     plain = clean is not None and mask is None and not model._hooks.handles and model.cfg.n_key_value_heads is None
     if not plain or clean is None or len(clean) != 1 or len(corrupted) != 1 or len(clean[0]) != len(corrupted[0]):
         return None
-    if clean_cache._replaced != model._replaced:
-        # The recorded activations are not those of the weights that the model has now.
+    if clean_cache._replaced != model._replaced or clean_cache._was_changed():
+        # The recorded activations are not those of the model as it is now.
         return None
     result = model.patching(clean, corrupted, metric=metric).sweep(sweep)
     return model._framework.from_numpy(result.values[..., 0].astype(np.float32))

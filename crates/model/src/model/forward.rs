@@ -180,6 +180,10 @@ impl HookedTransformer {
                 return Ok((Start::Residual(residual), tokens));
             }
             tokens => {
+                if options.tokens.is_some() {
+                    let needs = "a residual stream as input, not tokens";
+                    return Err(InputError::Needs { what: "the option `tokens`", needs }.into());
+                }
                 let held = options.kv_cache.as_deref().map_or(Vec::new(), KeyValueCache::lengths);
                 self.token_input_after(tokens, &held)?
             }
