@@ -98,10 +98,11 @@ fn cell(place: usize, kind: &str, text: &str) -> Value {
 /// The `:dep` line for evcxr: the source tree that this program was built from if it still exists, else the published
 /// version, with the features needed to open the model.
 fn dependency(model: &str) -> String {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let place = match source.join("Cargo.toml").is_file() {
-        true => format!("path = {:?}", source.display().to_string()),
-        false => format!("version = {:?}", env!("CARGO_PKG_VERSION")),
+    // This crate is in `crates/cli` of the source tree.
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    let place = match source.filter(|source| source.join("Cargo.toml").is_file()) {
+        Some(source) => format!("path = {:?}", source.display().to_string()),
+        None => format!("version = {:?}", env!("CARGO_PKG_VERSION")),
     };
     let of_hub = !model.starts_with("embedded:") && !Path::new(model).exists();
     let asked = [("hub", of_hub), ("libtorch", cfg!(feature = "libtorch")), ("cuda", cfg!(feature = "cuda"))];
