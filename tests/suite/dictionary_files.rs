@@ -706,6 +706,9 @@ fn points_with_heads_are_said_as_saelens_wants_it() {
     };
     assert!(info(&[]).lines().any(|line| line.split_whitespace().eq(["head", "3"])), "{}", info(&[]));
     assert_eq!(serde_json::from_str::<Value>(&info(&["--json"])).unwrap()["head"], 3);
+    made().exclude_tokens([0, 7]).save(scratch.path().join("saved")).unwrap();
+    assert!(info(&[]).lines().any(|line| line.split_whitespace().eq(["exclude", "special", "tokens", "[0,7]"])));
+    assert_eq!(serde_json::from_str::<Value>(&info(&["--json"])).unwrap()["exclude_special_tokens"], json!([0, 7]));
     reshaped(&made().at("blocks.0.hook_resid_post"));
     assert!(!info(&[]).contains("head "), "{}", info(&[]));
 }

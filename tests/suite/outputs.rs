@@ -361,9 +361,9 @@ fn a_file_of_labels_loses_nothing() {
         assert_eq!(labels.get(latent), Some(label.trim_matches([' ', '\t'])), "{latent}");
     }
     for (text, message) in [
-        ("3,a,b\n", "3 fields"),
+        ("3,a,b\n", "the number of fields is 3"),
         ("x3,a\n", "`x3` is not a whole number"),
-        ("latent,label\n3\n", "1 fields"),
+        ("latent,label\n3\n", "the number of fields is 1"),
         ("latent,label,more\n3,a,b\n", "line 2"),
         ("3,a\n3,b\n", "latent 3 already has a label"),
         ("3,\"a\n4,b\n", "a quote is not closed"),

@@ -127,7 +127,10 @@ fn each_row<const N: usize>(
             wrong(path, format!("line {line}: `{text}` is not `{form}`: {what}"))
         };
         if record.len() != N + 1 {
-            return Err(problem(&format!("it has {} fields (quote labels that contain commas)", record.len())));
+            return Err(problem(&format!(
+                "the number of fields is {} (quote labels that contain commas)",
+                record.len()
+            )));
         }
         let mut numbers = [0; N];
         for (number, field) in numbers.iter_mut().zip(&record) {
