@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _native
+from ._tokens import mask_rows
 
 if TYPE_CHECKING:
     from ._config import HookedTransformerConfig
@@ -85,8 +86,7 @@ class HookedTransformerKeyValueCache:
 
     def append_attention_mask(self, attention_mask: Any) -> Any:
         """Appends a mask, `[batch, new]`, and returns the whole mask. Runs append their own masks."""
-        rows = [[bool(real) for real in row] for row in attention_mask.tolist()]
-        whole = self._native.append_attention_mask(rows)
+        whole = self._native.append_attention_mask(mask_rows(attention_mask))
         return self._model._framework.tokens([[int(real) for real in row] for row in whole])
 
     def fork(self, count: int) -> HookedTransformerKeyValueCache:

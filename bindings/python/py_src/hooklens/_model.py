@@ -24,7 +24,7 @@ from ._modules import Modules
 from ._patching_task import Patching
 from ._sae import SAE
 from ._slice import Slice, SliceInput
-from ._tokens import Tokenizes
+from ._tokens import Tokenizes, mask_rows
 from ._weights import HasWeights
 
 ReturnType = Literal["logits", "loss", "both"]
@@ -389,7 +389,7 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
                 made["tokens"], mask = self._rows(tokens, attention_mask=attention_mask)
             else:
                 made["tokens"] = None
-                mask = None if attention_mask is None else [[bool(one) for one in row] for row in attention_mask.tolist()]
+                mask = None if attention_mask is None else mask_rows(attention_mask)
         elif tokens is not None:
             raise ValueError("tokens are the ids behind a residual stream; pass start_at_layer, or the ids as input")
         else:

@@ -170,9 +170,7 @@ class Tokenizes:
             if past_kv_cache is not None and len(past_kv_cache) and prepend_bos is None:
                 prepend_bos = False
             rows, mask = self._tokenized(input, prepend_bos, padding_side, False)
-            if attention_mask is not None:
-                mask = [[bool(real) for real in row] for row in attention_mask.tolist()]
-            return rows, mask
+            return rows, mask if attention_mask is None else mask_rows(attention_mask)
         rows = input.tolist() if hasattr(input, "tolist") else [list(row) if hasattr(row, "__len__") else row for row in input]
         if not isinstance(rows, list):
             raise TypeError(f"the input of a run is a text, texts, or token ids, not {type(input).__name__}")
@@ -192,11 +190,16 @@ class Tokenizes:
             if any(token < 0 for token in row):
                 raise ValueError(f"row {place} contains the negative id {min(row)}")
         if attention_mask is not None:
-            return rows, [[bool(real) for real in row] for row in attention_mask.tolist()]
+            return rows, mask_rows(attention_mask)
         known = [self._mask_of(place, row) for place, row in enumerate(rows)] if self._paddings else []
         if any(own is not None for own in known):
             return rows, [own or [True] * len(row) for own, row in zip(known, rows)]
         return rows, None
+
+
+def mask_rows(attention_mask: Any) -> list[list[bool]]:
+    """The rows of a mask, `[batch, pos]`."""
+    return [[bool(real) for real in row] for row in attention_mask.tolist()]
 
 
 def is_text(input: Any) -> bool:
