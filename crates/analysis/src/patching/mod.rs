@@ -32,7 +32,6 @@ pub use result::PatchingResult;
 pub use sites::{Sites, points_of};
 pub use source::Ablation;
 pub use sweep::Patching;
-pub(crate) use sweep::copies_at_once;
 
 pub(crate) use example::Example;
 pub use layout::position_labels;

@@ -12,7 +12,7 @@ use super::layout::Found;
 use super::metric::read_values;
 use super::receiver::Receiver;
 use super::result::PatchingResult;
-use super::sweep::{Patching, copies_at_once, judge};
+use super::sweep::{Patching, judge};
 use crate::labeled::LabeledAxis;
 use hooklens_model::config::{Layers, Settings};
 use hooklens_model::driver::HookedModel;
@@ -111,7 +111,7 @@ impl Patching<'_> {
             };
             let patches: Vec<Patch> = (0..layers * heads).map(patch).collect();
             let mut values = vec![baseline; patches.len()];
-            for patches in patches.chunks(copies_at_once(base.len())) {
+            for patches in patches.chunks(self.copies_at_once(base.len(), base.len())) {
                 let judged = self.paths(&mut base, patches, &from.values, &readers, frozen, example.number)?;
                 let site = |row: usize| {
                     let number = patches[row].number;

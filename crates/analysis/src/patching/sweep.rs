@@ -24,6 +24,8 @@ use hooklens_model::model::HookedTransformer;
 
 /// Maximum number of tokens in one batch of patches.
 const TOKENS_AT_ONCE: usize = 4096;
+/// Maximum number of logits in one batch of patches: 1 GiB in f32.
+const LOGITS_AT_ONCE: usize = 1 << 28;
 
 type Progress<'m> = RefCell<Box<dyn FnMut(usize, usize) + 'm>>;
 
@@ -307,7 +309,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
         if let Some(decoder) = decoder {
             for (first, mut patches) in by_first {
                 patches.sort_by_key(|patch| catalog.info(patch.point).layer);
-                for patches in patches.chunks(copies_at_once(base.len() - first)) {
+                for patches in patches.chunks(self.copies_at_once(base.len() - first, base.len())) {
                     let mut batch = GrowingBatch { model: decoder, base, values, frozen: &[], watch: &[] };
                     let (rows, _) = batch.run(patches, &mut |_, _| {})?;
                     keep(judge(&self.metric, decoder, rows, base, first, example)?, patches)?;
@@ -318,7 +320,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
         everywhere.sort_by_key(|patch| patch.point);
         let in_encoder = |patch: &Patch| catalog.info(patch.point).segment == Segment::Encoder;
         for of_one_segment in everywhere.chunk_by(|a, b| in_encoder(a) == in_encoder(b)) {
-            for patches in of_one_segment.chunks(copies_at_once(base.len())) {
+            for patches in of_one_segment.chunks(self.copies_at_once(base.len(), base.len())) {
                 keep(self.judge_whole(prompt, patches, values, example)?, patches)?;
             }
         }
@@ -365,6 +367,13 @@ impl<'m, M: Patchable> Patching<'m, M> {
         Ok(self.metric.judge(self.model.read(M::scored(&output)?, prompt, needs)?, example)?)
     }
 
+    /// Maximum number of copies of a prompt of `len` tokens in one batch, if each computes `tokens` of them.
+    pub(crate) fn copies_at_once(&self, tokens: usize, len: usize) -> usize {
+        let positions = if matches!(self.metric.needs(), Logits::All) { len } else { 1 };
+        let logits = self.model.d_vocab_out().saturating_mul(positions);
+        (TOKENS_AT_ONCE / tokens.max(1)).min(LOGITS_AT_ONCE / logits.max(1)).max(1)
+    }
+
     pub(crate) fn tell(&self, done: usize, all: usize) {
         if let Some(progress) = &self.progress
             && let Ok(mut tell) = progress.try_borrow_mut()
@@ -378,11 +387,6 @@ impl<M: Patchable> fmt::Debug for Patching<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Patching({} examples, {:?})", self.base.len(), self.metric)
     }
-}
-
-/// Maximum number of copies of a prompt with this number of tokens in one batch.
-pub(crate) fn copies_at_once(tokens: usize) -> usize {
-    (TOKENS_AT_ONCE / tokens.max(1)).max(1)
 }
 
 /// Computes the metric from a decoder's residual stream after the last layer. `rows` starts at position `first`; logits

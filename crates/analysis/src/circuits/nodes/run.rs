@@ -10,7 +10,7 @@ use super::NodeCircuit;
 use crate::circuits::proof::CircuitRuns;
 use crate::error::CircuitError;
 use crate::labeled::{LabeledAxis, matching};
-use crate::patching::{Example, Layout, Patchable, Patching, Sites, copies_at_once, read_values};
+use crate::patching::{Example, Layout, Patchable, Patching, Sites, read_values};
 use hooklens_model::driver::private::Spliceable;
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::Identified;
@@ -112,7 +112,7 @@ impl<M: Patchable + Identified + Spliceable> Patching<'_, M> {
         let values = example.source(&recorded, &ids)?.values;
         let tokens: usize = M::lengths(example.prompt).into_iter().sum();
         let mut found = Vec::new();
-        for kept in kept.chunks(copies_at_once(tokens)) {
+        for kept in kept.chunks(self.copies_at_once(tokens, tokens)) {
             found.extend(self.run_batch(example, points, &values, kept)?);
         }
         Ok((clean, found))
