@@ -60,7 +60,9 @@ class Generates:
             }
         if return_type not in ("input", "str", "string", "tokens", None):
             raise ValueError(f"return_type must be 'input', 'str' or 'tokens', not {return_type!r}")
-        stops = [] if eos_token_id is None or not stop_at_eos else [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
+        stops: list[int] = []
+        if stop_at_eos and eos_token_id is not None:
+            stops = [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
         made = self._native.generate(
             rows,
             mask=mask,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from ._nearest import nearest
@@ -160,16 +160,15 @@ class Hooks:
     def has_backward(self) -> bool:
         return any(handle.dir == "bwd" for handle in self.handles)
 
-    def of_direction(self, dir: Direction) -> list[tuple[Handle, list[str]]]:
-        """The handles of one direction with their current names."""
-        return [(handle, handle.names) for handle in self.handles if handle.dir == dir]
+    def forward_now(self) -> list[Handle]:
+        """Copies of the forward handles, which later removals do not change."""
+        return [replace(handle) for handle in self.handles if handle.dir == "fwd"]
 
     @contextmanager
-    def with_forward(self, forward: list[tuple[Handle, list[str]]]) -> Iterator[None]:
+    def with_forward(self, forward: list[Handle]) -> Iterator[None]:
         """Uses these forward handles, and the current backward ones, for the duration of a `with` block."""
         current = self.handles
-        earlier = [Handle(names, handle.function, "fwd") for handle, names in forward]
-        self.handles = earlier + [handle for handle in current if handle.dir == "bwd"]
+        self.handles = forward + [handle for handle in current if handle.dir == "bwd"]
         try:
             yield
         finally:

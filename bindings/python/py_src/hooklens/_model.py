@@ -385,16 +385,14 @@ class HookedTransformer(LoadsModels, Tokenizes, HasWeights, Generates, Modules):
         made: dict[str, Any] = {"start_at_layer": start_at_layer, "stop_at_layer": stop_at_layer}
         if start_at_layer is not None:
             made["input"] = self._framework.to_native(input)
-            if tokens is not None:
-                made["tokens"], mask = self._rows(tokens, attention_mask=attention_mask)
-            else:
-                made["tokens"] = None
-                mask = None if attention_mask is None else mask_rows(attention_mask)
+            has_mask = attention_mask is not None
+            made["tokens"], mask = (None, None) if tokens is None else self._rows(tokens, has_mask=has_mask)
         elif tokens is not None:
             raise ValueError("tokens are the ids behind a residual stream; pass start_at_layer, or the ids as input")
         else:
-            made["input"], mask = self._rows(input, prepend_bos, padding_side, past_kv_cache, attention_mask)
-        made["mask"] = mask
+            has_mask = attention_mask is not None
+            made["input"], mask = self._rows(input, prepend_bos, padding_side, past_kv_cache, has_mask)
+        made["mask"] = mask if attention_mask is None else mask_rows(attention_mask)
         wants_loss = return_type in ("loss", "both") and stop_at_layer is None
         made["loss"], made["loss_per_token"] = wants_loss and not loss_per_token, wants_loss and loss_per_token
         made["logits"] = return_type is not None and stop_at_layer is None

@@ -163,14 +163,13 @@ class Tokenizes:
         prepend_bos: bool | None = None,
         padding_side: Literal["left", "right"] | None = None,
         past_kv_cache: HookedTransformerKeyValueCache | None = None,
-        attention_mask: Any = None,
+        has_mask: bool = False,
     ) -> tuple[Rows, list[list[bool]] | None]:
-        """Ids and mask of the input of a run."""
+        """Ids of the input of a run, and their mask. If the caller has a mask, paddings are not looked up."""
         if is_text(input):
             if past_kv_cache is not None and len(past_kv_cache) and prepend_bos is None:
                 prepend_bos = False
-            rows, mask = self._tokenized(input, prepend_bos, padding_side, False)
-            return rows, mask if attention_mask is None else mask_rows(attention_mask)
+            return self._tokenized(input, prepend_bos, padding_side, False)
         rows = input.tolist() if hasattr(input, "tolist") else [list(row) if hasattr(row, "__len__") else row for row in input]
         if not isinstance(rows, list):
             raise TypeError(f"the input of a run is a text, texts, or token ids, not {type(input).__name__}")
@@ -189,9 +188,8 @@ class Tokenizes:
                 )
             if any(token < 0 for token in row):
                 raise ValueError(f"row {place} contains the negative id {min(row)}")
-        if attention_mask is not None:
-            return rows, mask_rows(attention_mask)
-        known = [self._mask_of(place, row) for place, row in enumerate(rows)] if self._paddings else []
+        looked_up = self._paddings and not has_mask
+        known = [self._mask_of(place, row) for place, row in enumerate(rows)] if looked_up else []
         if any(own is not None for own in known):
             return rows, [own or [True] * len(row) for own, row in zip(known, rows)]
         return rows, None

@@ -55,7 +55,7 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Any, logits: Any, model: HookedTransformer, made: dict[str, Any]) -> Any:
         ctx.model, ctx.made = model, made
-        ctx.hooks, ctx.replaced = model._hooks.of_direction("fwd"), model._replaced
+        ctx.hooks, ctx.replaced = model._hooks.forward_now(), model._replaced
         return logits.view_as(logits)
 
     @staticmethod
