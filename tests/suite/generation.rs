@@ -207,7 +207,7 @@ fn greedy_output_is_hugging_faces() {
     assert!(compared >= 40, "{compared}");
 }
 
-/// Whether a text is too long is a matter of each row, not of the longest row behind the cache and the longest prompt.
+/// The length limit applies to each row. The longest cached row and the longest prompt may be different rows.
 #[test]
 fn rows_reach_as_far_as_they_are_long() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 24), 3);

@@ -39,7 +39,7 @@ pub(crate) use find::most_moved;
 pub use find::{FoundLatent, latents_by_activation, latents_by_attribution, latents_by_difference, promoted_tokens};
 pub use fold::fold_scale;
 pub use labels::Labels;
-pub use metadata::{ExcludedTokens, Metadata};
+pub use metadata::{ExcludedTokens, Metadata, excluded_json};
 pub use normalization::Normalization;
 #[cfg(feature = "plot")]
 pub use notebook::UnitView;

@@ -42,15 +42,6 @@ impl ExcludedTokens {
         })
     }
 
-    /// The value in SAELens's format; `None` if no tokens are excluded.
-    pub(super) fn to_json(&self) -> Option<Value> {
-        match self {
-            ExcludedTokens::None => None,
-            ExcludedTokens::Special => Some(true.into()),
-            ExcludedTokens::Ids(ids) => Some(ids.clone().into()),
-        }
-    }
-
     /// Parses SAELens's format: a flag for special tokens, or a list of ids.
     pub(super) fn of_json(value: &Value) -> Option<Self> {
         match value {
@@ -63,6 +54,15 @@ impl ExcludedTokens {
             }
             _ => None,
         }
+    }
+}
+
+/// The value in SAELens's format; `None` if no tokens are excluded.
+pub fn excluded_json(tokens: &ExcludedTokens) -> Option<Value> {
+    match tokens {
+        ExcludedTokens::None => None,
+        ExcludedTokens::Special => Some(true.into()),
+        ExcludedTokens::Ids(ids) => Some(ids.clone().into()),
     }
 }
 
@@ -132,7 +132,7 @@ impl Metadata {
         say("hook_head_index", self.head.map(Value::from));
         say("model_name", self.model.clone().map(Value::from));
         say("prepend_bos", self.prepend_bos.map(Value::from));
-        say("exclude_special_tokens", self.exclude_special_tokens.to_json());
+        say("exclude_special_tokens", excluded_json(&self.exclude_special_tokens));
         say("context_size", self.context_size.map(Value::from));
         say("dataset_path", self.dataset.clone().map(Value::from));
         say("neuronpedia_id", self.neuronpedia.clone().map(Value::from));

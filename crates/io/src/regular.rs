@@ -92,20 +92,23 @@ fn is_stream(_: FileType) -> bool {
     false
 }
 
+/// Fails for more bytes than are read at once.
+pub(crate) fn check_length(len: u64, largest: u64) -> Result<()> {
+    if len > largest {
+        return Err(Error::other(format!("it is {len} bytes long; the limit is {largest}")));
+    }
+    Ok(())
+}
+
 fn read_up_to(path: &Path, largest: u64) -> Result<Vec<u8>> {
     let file = open(path)?;
     let len = file.metadata()?.len();
-    let too_long = |len: u64| Error::other(format!("it is {len} bytes long; the limit is {largest}"));
-    if len > largest {
-        return Err(too_long(len));
-    }
+    check_length(len, largest)?;
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len as usize)?;
     // Files in `/proc` report no length, and another program may be writing to this file.
     file.take(largest.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > largest {
-        return Err(too_long(bytes.len() as u64));
-    }
+    check_length(bytes.len() as u64, largest)?;
     Ok(bytes)
 }
 

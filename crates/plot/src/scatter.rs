@@ -100,8 +100,7 @@ impl Scatter {
     pub fn groups(mut self, groups: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, PlotError> {
         let (mut names, mut group_of) = (Vec::<String>::new(), Vec::new());
         let mut numbers: HashMap<String, usize> = HashMap::new();
-        // One group too many is enough to say so.
-        for group in groups.into_iter().take(self.points.len() + 1) {
+        for group in groups {
             let group = group.into();
             group_of.push(*numbers.entry(group).or_insert_with_key(|group| {
                 names.push(group.clone());

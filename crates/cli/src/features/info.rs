@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::json_result::print_result;
 use crate::terminal::stdout;
 use crate::{CliResult, Failure};
-use hooklens_features::{Dictionary, ExcludedTokens, Opened, Transcoders, is_cross_layer, open, summary};
+use hooklens_features::{Dictionary, Opened, Transcoders, excluded_json, is_cross_layer, open, summary};
 use hooklens_io::numerals::grouped;
 
 #[derive(Debug, Args)]
@@ -71,7 +71,7 @@ fn of_one(one: &Dictionary) -> Vec<(&'static str, Value)> {
         ("skip_connection", summary.skip.into()),
         ("model", json!(metadata.model)),
         ("prepend_bos", json!(metadata.prepend_bos)),
-        ("exclude_special_tokens", excluded(&metadata.exclude_special_tokens)),
+        ("exclude_special_tokens", json!(excluded_json(&metadata.exclude_special_tokens))),
         (
             "model_options",
             if metadata.model_options.is_empty() { Value::Null } else { metadata.model_options.clone().into() },
@@ -101,15 +101,6 @@ fn of_all(all: &Transcoders) -> Vec<(&'static str, Value)> {
         ("writes", json!(first.metadata().writes)),
         ("skip_connection", summary.skip.into()),
         ("model", json!(first.metadata().model)),
-        ("exclude_special_tokens", excluded(&first.metadata().exclude_special_tokens)),
+        ("exclude_special_tokens", json!(excluded_json(&first.metadata().exclude_special_tokens))),
     ]
-}
-
-/// Tokens at which the dictionary is not used, as in SAELens's files.
-fn excluded(tokens: &ExcludedTokens) -> Value {
-    match tokens {
-        ExcludedTokens::None => Value::Null,
-        ExcludedTokens::Special => true.into(),
-        ExcludedTokens::Ids(ids) => ids.clone().into(),
-    }
 }

@@ -219,14 +219,12 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     }
     let failed = |what: &str, by: f32| Failure::Failed(format!("{what}: the largest deviation is {by:.1e}").into());
     // 16-bit values are not exact enough for these sums.
-    if model.dtype() != DType::F32 {
-        return Ok(());
-    }
-    if graph.deviation() > PROVEN {
+    let is_exact = !matches!(model.dtype(), DType::F16 | DType::BF16);
+    if graph.deviation() > PROVEN && model.dtype() == DType::F32 {
         return Err(failed("the graph's contributions do not sum to the model's values", graph.deviation()));
     }
     match check {
-        Some(check) if check.deviation > PROVEN => Err(failed(
+        Some(check) if check.deviation > PROVEN && is_exact => Err(failed(
             "the measured effects of interventions differ from those predicted by the edges",
             check.deviation,
         )),

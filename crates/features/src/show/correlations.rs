@@ -71,7 +71,8 @@ impl Deviations {
 
 impl Moments {
     /// Adds a batch to earlier tokens, with the pairwise update of Chan, Golub and LeVeque (1983). `own` are the
-    /// deviations of the selected units, `[row, unit]`, and `own_shifts` those of their means from the earlier means.
+    /// deviations of the selected units, `[row, unit]`, and `own_shifts` says by how much their means differ from the
+    /// earlier means.
     fn add(&mut self, batch: &Deviations, own: &Tensor<2>, own_shifts: &[f64], earlier: f64) {
         let [count, width] = batch.rows.dims();
         let (count, shifts) = (count as f64, batch.shifts(&self.mean));

@@ -16,7 +16,7 @@ use super::read::Reader;
 use super::stores::{self, Store, wait};
 use super::write::Writer;
 use super::{SCHEMES, fault};
-use crate::regular::LARGEST;
+use crate::regular::{LARGEST, check_length};
 
 /// Maximum number of attempts for a put that may have succeeded without a response.
 const TRIES: usize = 3;
@@ -67,10 +67,8 @@ impl Object {
         let (store, key) = (self.store.clone(), self.key.clone());
         wait(async move {
             let found = store.get(&key).await?;
-            if found.meta.size > LARGEST {
-                let reason = format!("it is {} bytes long; the limit is {LARGEST}", found.meta.size);
-                return Err(Error::Generic { store: "object store", source: reason.into() });
-            }
+            check_length(found.meta.size, LARGEST)
+                .map_err(|error| Error::Generic { store: "object store", source: error.into() })?;
             Ok((found.meta.clone(), found.bytes().await?))
         })
     }

@@ -120,8 +120,8 @@ impl Experts {
 /// all experts share keys and values.
 ///
 /// Each of the `n_kv_heads` key/value heads is read by one head of each expert, or by the same number of heads of each.
-/// Head `h` belongs to expert `h % count`. A token is routed to `per_token` experts, whose head outputs are multiplied by the
-/// experts' weights: a softmax over the chosen experts' scores. All other heads output zero.
+/// Head `h` belongs to expert `h % count`. A token is routed to `per_token` experts, whose head outputs are multiplied by
+/// the experts' weights: a softmax over the chosen experts' scores. All other heads output zero.
 ///
 /// ```
 /// use hooklens::prelude::*;

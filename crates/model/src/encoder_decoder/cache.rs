@@ -1,11 +1,11 @@
 //! Cache of the decoder: keys and values for the decoder's positions and for the encoder's.
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::Tensor;
 
 use super::HookedEncoderDecoder;
 use super::forward::Encoded;
 use crate::error::CacheError;
-use crate::kv_cache::KeyValueCache;
+use crate::kv_cache::{KeyValueCache, select_rows};
 
 /// Keys and values of the encoder's positions, one pair per layer.
 pub(super) type CrossKeys = Vec<(Tensor<4>, Tensor<4>)>;
@@ -29,7 +29,7 @@ pub(super) type CrossKeys = Vec<(Tensor<4>, Tensor<4>)>;
 #[derive(Debug, Clone)]
 pub struct DecoderCache {
     /// Keys and values of the decoder's own positions.
-    pub(super) own: KeyValueCache,
+    pub(crate) own: KeyValueCache,
     /// Keys and values of the encoder's positions; empty before the first run.
     pub(super) cross: CrossKeys,
     pub(super) encoded: Encoded,
@@ -62,27 +62,15 @@ impl DecoderCache {
         self.own.select_rows(rows)?;
         self.encoded = self.encoded.selected(rows);
         for (keys, values) in &mut self.cross {
-            let indices = row_indices(rows, &keys.device());
-            *keys = keys.clone().select(0, indices.clone());
-            *values = values.clone().select(0, indices);
+            *keys = select_rows(keys.clone(), rows);
+            *values = select_rows(values.clone(), rows);
         }
         Ok(())
     }
 }
 
-/// Rows as a tensor of indices.
-pub(super) fn row_indices(rows: &[usize], device: &Device) -> Tensor<1, Int> {
-    let rows: Vec<i64> = rows.iter().map(|row| *row as i64).collect();
-    let count = rows.len();
-    Tensor::from_data(TensorData::new(rows, [count]), device)
-}
-
 #[cfg(test)]
 impl DecoderCache {
-    pub(crate) fn own_mut(&mut self) -> &mut KeyValueCache {
-        &mut self.own
-    }
-
     /// Number of layers whose cross-attention keys and values are cached.
     pub(crate) fn cross_layers(&self) -> usize {
         self.cross.len()

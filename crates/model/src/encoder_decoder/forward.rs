@@ -7,7 +7,7 @@ use burn::tensor::{Bool, Tensor, TensorData};
 use hooklens_hooks::{ActivationCache, Detach, Halt, ModelIdentity, PointInfo, Rows, Run, Segment, Silent, TextHashes};
 
 use super::block::CrossInputs;
-use super::cache::{CrossKeys, DecoderCache, row_indices};
+use super::cache::{CrossKeys, DecoderCache};
 use super::decode_from::DecodeFrom;
 use super::input::EncoderDecoderInput;
 use super::points::{CROSS, DECODER, ENCODER};
@@ -16,7 +16,7 @@ use super::{HookedEncoderDecoder, both_tokens};
 use crate::device::guarded;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, RunOutput, execute, logits_of, private};
 use crate::error::{CacheError, InputError, Result};
-use crate::kv_cache::{KeyValueCache, MadeBy, Transaction};
+use crate::kv_cache::{KeyValueCache, MadeBy, Transaction, select_rows};
 use crate::model::{
     Buckets, Identified, NormPoints, Pass, Sequence, last_rows, position_bias, position_vectors, soft_capped,
     token_vectors,
@@ -107,14 +107,8 @@ impl Encoded {
     /// ```
     #[must_use]
     pub fn repeat(&self, times: usize) -> Self {
-        let [batch, len, width] = self.hidden.dims();
-        let wide = self.hidden.clone().unsqueeze_dim::<4>(1).expand([batch, times, len, width]);
-        let rows = |mask: &Vec<bool>| mask.chunks(len).flat_map(|row| row.repeat(times)).collect();
-        Self {
-            hidden: wide.reshape([batch * times, len, width]),
-            mask: self.mask.as_ref().map(rows),
-            model: self.model.clone(),
-        }
+        let rows = (0..self.shape()[0]).flat_map(|row| std::iter::repeat_n(row, times));
+        self.selected(&rows.collect::<Vec<_>>())
     }
 
     /// These rows, in this order.
@@ -122,7 +116,7 @@ impl Encoded {
         let [_, len] = self.shape();
         let mask = |mask: &Vec<bool>| rows.iter().flat_map(|row| mask[row * len..][..len].to_vec()).collect();
         Self {
-            hidden: self.hidden.clone().select(0, row_indices(rows, &self.hidden.device())),
+            hidden: select_rows(self.hidden.clone(), rows),
             mask: self.mask.as_ref().map(mask),
             model: self.model.clone(),
         }

@@ -46,6 +46,11 @@ impl DiskTensor {
         Ok(Self { file, cell: [rows, heads, width], dtype: like.dtype(), extents: Vec::new() })
     }
 
+    /// Number of columns.
+    fn columns(&self) -> usize {
+        self.extents.iter().map(|extent| extent.columns).sum()
+    }
+
     fn column_bytes(&self) -> usize {
         self.cell.iter().product::<usize>() * self.dtype.size()
     }
@@ -73,16 +78,14 @@ impl DiskTensor {
     }
 
     fn read(&self, device: &Device) -> Result<Tensor<4>, CacheError> {
-        let columns: usize = self.extents.iter().map(|extent| extent.columns).sum();
         let [rows, heads, width] = self.cell;
-        let data = TensorData::from_bytes_vec(self.bytes()?, [columns, rows, heads, width], self.dtype);
+        let data = TensorData::from_bytes_vec(self.bytes()?, [self.columns(), rows, heads, width], self.dtype);
         Ok(upload::<4, Float>(data, (device, self.dtype)).swap_dims(0, 1))
     }
 
     /// The bytes of all columns.
     fn bytes(&self) -> Result<Vec<u8>, CacheError> {
-        let columns: usize = self.extents.iter().map(|extent| extent.columns).sum();
-        let mut bytes = vec![0u8; columns * self.column_bytes()];
+        let mut bytes = vec![0u8; self.columns() * self.column_bytes()];
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let mut filled = 0;
         for extent in &self.extents {
@@ -97,7 +100,7 @@ impl DiskTensor {
     /// Drops the columns starting at `len`, which no clone has seen, and truncates the file by their size.
     fn abandon(&mut self, len: usize) {
         let end = self.end();
-        let columns: usize = self.extents.iter().map(|extent| extent.columns).sum();
+        let columns = self.columns();
         self.keep(len, false);
         let dropped = (columns.saturating_sub(len) * self.column_bytes()) as u64;
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,18 +109,19 @@ impl DiskTensor {
         }
     }
 
-    /// Moves the columns to a new file if most of this one is no longer used, as behind a sliding window. A file that a
-    /// clone reads stays as it is.
+    /// Moves the columns to a new file if less than half of this one is in use, which happens with a sliding window. A
+    /// file that a clone reads is kept.
     fn compact(&mut self) -> Result<(), CacheError> {
-        let used: usize = self.extents.iter().map(|extent| extent.columns * self.column_bytes()).sum();
-        if self.end() < (2 * used) as u64 + LEAST_WASTE || Arc::strong_count(&self.file) > 1 {
+        let columns = self.columns();
+        let used = (columns * self.column_bytes()) as u64;
+        if self.end() < 2 * used + LEAST_WASTE || Arc::strong_count(&self.file) > 1 {
             return Ok(());
         }
         let bytes = self.bytes()?;
         let mut file = tempfile::tempfile().map_err(failed)?;
         file.write_all(&bytes).map_err(failed)?;
         self.file = Arc::new(Mutex::new(file));
-        self.extents = vec![Extent { offset: 0, columns: used / self.column_bytes().max(1) }];
+        self.extents = vec![Extent { offset: 0, columns }];
         Ok(())
     }
 

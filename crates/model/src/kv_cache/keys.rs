@@ -50,7 +50,7 @@ pub(crate) fn heads_first<K: Basic>(x: Tensor<4, K>) -> Tensor<4, K> {
 }
 
 /// Selects rows of a tensor.
-pub(super) fn select_rows<K: Basic>(tensor: Tensor<4, K>, rows: &[usize]) -> Tensor<4, K> {
+pub(crate) fn select_rows<const D: usize, K: Basic>(tensor: Tensor<D, K>, rows: &[usize]) -> Tensor<D, K> {
     select(tensor, 0, rows)
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn select_heads(tensor: Tensor<4>, heads: &[usize]) -> Tensor<4> {
     select(tensor, 2, heads)
 }
 
-fn select<K: Basic>(tensor: Tensor<4, K>, axis: usize, indices: &[usize]) -> Tensor<4, K> {
+fn select<const D: usize, K: Basic>(tensor: Tensor<D, K>, axis: usize, indices: &[usize]) -> Tensor<D, K> {
     let ids: Vec<i32> = indices.iter().map(|index| *index as i32).collect();
     let ids = upload::<1, Int>(TensorData::new(ids, [indices.len()]), &tensor.device());
     tensor.select(axis, ids)

@@ -6,7 +6,7 @@ use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
 
 use super::quantized::Bits;
-use super::shape::LARGEST;
+use super::shape::{LARGEST, checked};
 use crate::error::CacheError;
 
 /// How a key-value cache stores keys and values. The options combine: a sliding cache may also be quantized, limited in
@@ -145,11 +145,8 @@ impl CacheKind {
 
     /// Checks that the combination of options is supported.
     pub(super) fn check(self) -> Result<(), CacheError> {
-        let positive = |field, given| {
-            if given == 0 || given > LARGEST { Err(CacheError::Size { field, given }) } else { Ok(()) }
-        };
-        self.max_len.map_or(Ok(()), |max_len| positive("max_len", max_len))?;
-        self.quantization.map_or(Ok(()), |quantization| positive("group", quantization.group))?;
+        self.max_len.map(|max_len| checked("max_len", max_len, LARGEST)).transpose()?;
+        self.quantization.map(|quantization| checked("group", quantization.group, LARGEST)).transpose()?;
         if self.quantization.is_some() && self.offload == Some(Offload::Disk) {
             return Err(CacheError::Unsupported { kind: "quantized".into(), operation: "be stored on disk" });
         }

@@ -36,7 +36,7 @@ use hooklens_hooks::ModelIdentity;
 pub use data::CacheData;
 pub use entry::Entry;
 pub use file::CacheModel;
-pub(crate) use keys::{KeyBlock, Keys, heads_first, select_heads};
+pub(crate) use keys::{KeyBlock, Keys, heads_first, select_heads, select_rows};
 pub use kind::{CacheKind, Offload};
 pub use mask::hides;
 pub use quantized::Bits;

@@ -52,7 +52,7 @@ pub fn windows(cache: &KeyValueCache) -> &[Option<Window>] {
 /// Maximum of every size.
 pub(super) const LARGEST: usize = 1 << 28;
 
-fn checked(field: &'static str, given: usize, most: usize) -> Result<usize, CacheError> {
+pub(super) fn checked(field: &'static str, given: usize, most: usize) -> Result<usize, CacheError> {
     if given == 0 || given > most { Err(CacheError::Size { field, given }) } else { Ok(given) }
 }
 

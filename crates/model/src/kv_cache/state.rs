@@ -1,10 +1,10 @@
 //! Recurrent states of gated delta nets, Mamba 2, and short convolutions, which a cache holds instead of keys and
 //! values or in addition to them.
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use hooklens_hooks::upload;
+use burn::tensor::{DType, Device, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::keys::select_rows;
 use super::{Entry, KeyValueCache};
 use crate::config::{GatedDelta, MixerConfig, ShortConv, StateSpace, TransformerConfig};
 use crate::error::CacheError;
@@ -100,10 +100,7 @@ impl RecurrentState {
 
     /// Selects rows, in the given order.
     pub(super) fn select(&self, rows: &[usize]) -> Self {
-        let rows: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
-        let count = rows.len();
-        let rows = upload::<1, Int>(TensorData::new(rows, [count]), &self.memory.device());
-        Self { before: self.before.clone().select(0, rows.clone()), memory: self.memory.clone().select(0, rows) }
+        Self { before: select_rows(self.before.clone(), rows), memory: select_rows(self.memory.clone(), rows) }
     }
 
     /// Repeats a single row for a batch.

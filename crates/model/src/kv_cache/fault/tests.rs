@@ -271,22 +271,22 @@ fn a_failed_run_leaves_a_decoders_cache_as_it_was() {
     for kind in kinds() {
         let new = || {
             let mut cache = model.decoder_cache(encoded.clone());
-            *cache.own_mut() = cache.own().to_kind(kind).unwrap();
+            cache.own = cache.own.to_kind(kind).unwrap();
             cache
         };
         let (mut cache, mut never_failed) = (new(), new());
         let step = |cache: &mut DecoderCache, token: u32| model.decode(cache, vec![vec![token]]);
         for token in [0, 4, 9] {
-            let before = (cache.own().to_data().unwrap(), cache.cross_layers());
+            let before = (cache.own.to_data().unwrap(), cache.cross_layers());
             for n in 0.. {
                 if !fails(n, Fault::Error, || step(&mut cache, token)) {
                     break;
                 }
-                let now = (cache.own().to_data().unwrap(), cache.cross_layers());
+                let now = (cache.own.to_data().unwrap(), cache.cross_layers());
                 assert_eq!(now, before, "{}, point {n}", kind);
             }
             step(&mut never_failed, token).unwrap();
-            assert_eq!(cache.own().to_data().unwrap(), never_failed.own().to_data().unwrap(), "{}", kind);
+            assert_eq!(cache.own.to_data().unwrap(), never_failed.own.to_data().unwrap(), "{}", kind);
         }
     }
 }
